@@ -1,0 +1,159 @@
+//! Which bytes are in the file already.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use twox_hash::XxHash3_128;
+
+use crate::DataType;
+
+/// Digest of a tensor's logical bytes: XXH3-128.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Digest(pub(crate) u128);
+
+impl Digest {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self(XxHash3_128::oneshot(bytes))
+    }
+
+    /// What the map is keyed by: the same bytes of another type are another tensor.
+    #[allow(clippy::cast_possible_truncation)] // 64 of 128 bits; the rest is compared on a hit
+    fn key(self, dtype: DataType) -> u64 {
+        (self.0 as u64) ^ (dtype as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+}
+
+/// A tensor that was stored under its own name.
+#[derive(Debug, Clone)]
+pub(crate) struct Original {
+    pub(crate) digest: Digest,
+    pub(crate) dtype: DataType,
+    pub(crate) dims: Vec<i64>,
+    pub(crate) name: String,
+    /// Where its node begins in the file.
+    pub(crate) offset: u64,
+}
+
+/// The keys are digests: hashing them again gains nothing.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only u64 keys are hashed")
+    }
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+type Shard = HashMap<u64, u64, BuildHasherDefault<Identity>>;
+
+/// Shards bound what is allocated while one of them grows: the map may hold millions of tensors.
+const SHARDS: usize = 64;
+/// Nearly every alias is of something stored moments ago, whose name is at hand here; that of
+/// an older one is read from the file.
+const RECENT: usize = 4096;
+
+pub(crate) struct Seen {
+    shards: Vec<Shard>,
+    recent: Vec<Option<Original>>,
+}
+
+impl Seen {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            recent: vec![None; RECENT],
+        }
+    }
+
+    /// The original of these bytes. `read` fetches one that is not at hand by its offset.
+    pub(crate) fn find(
+        &mut self,
+        digest: Digest,
+        dtype: DataType,
+        read: impl FnOnce(u64) -> Option<Original>,
+    ) -> Option<&Original> {
+        let key = digest.key(dtype);
+        let offset = *self.shards[shard(key)].get(&key)?;
+        let slot = &mut self.recent[slot(key)];
+        if slot
+            .as_ref()
+            .is_none_or(|original| original.offset != offset)
+        {
+            *slot = Some(read(offset)?);
+        }
+        slot.as_ref()
+            .filter(|original| original.digest == digest && original.dtype == dtype)
+    }
+
+    pub(crate) fn insert(&mut self, original: Original) {
+        let key = original.digest.key(original.dtype);
+        self.shards[shard(key)]
+            .entry(key)
+            .or_insert(original.offset);
+        self.recent[slot(key)] = Some(original);
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn shard(key: u64) -> usize {
+    (key >> 40) as usize % SHARDS
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn slot(key: u64) -> usize {
+    (key >> 20) as usize % RECENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn original(bytes: &[u8], offset: u64) -> Original {
+        Original {
+            digest: Digest::of(bytes),
+            dtype: DataType::Uint8,
+            dims: vec![1],
+            name: format!("t{offset}"),
+            offset,
+        }
+    }
+
+    #[test]
+    fn the_first_is_the_original() {
+        let mut seen = Seen::new();
+        seen.insert(original(b"a", 1));
+        seen.insert(original(b"b", 2));
+        let digest = Digest::of(b"a");
+        let unread = |_| -> Option<Original> { panic!("at hand") };
+        assert_eq!(
+            seen.find(digest, DataType::Uint8, unread).unwrap().name,
+            "t1"
+        );
+        assert!(seen.find(digest, DataType::Int8, unread).is_none());
+        assert!(seen
+            .find(Digest::of(b"c"), DataType::Uint8, unread)
+            .is_none());
+    }
+
+    #[test]
+    fn what_is_not_at_hand_is_read_and_compared() {
+        let mut seen = Seen::new();
+        seen.insert(original(b"a", 1));
+        seen.recent.fill(None);
+        let digest = Digest::of(b"a");
+        let found = seen.find(digest, DataType::Uint8, |offset| {
+            Some(original(b"a", offset))
+        });
+        assert_eq!(found.unwrap().offset, 1);
+        seen.recent.fill(None);
+        assert!(seen
+            .find(digest, DataType::Uint8, |o| Some(original(b"other", o)))
+            .is_none());
+    }
+}
