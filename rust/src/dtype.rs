@@ -81,10 +81,7 @@ impl DataType {
     /// The type that DLPack describes by `code` and `bits`.
     #[must_use]
     pub fn from_dlpack(code: u8, bits: u8) -> Option<Self> {
-        TABLE
-            .iter()
-            .find(|row| row.3 == Some(code) && row.2 == bits)
-            .map(|row| row.0)
+        TABLE.iter().find(|row| row.3 == Some(code) && row.2 == bits).map(|row| row.0)
     }
 
     /// DLPack's code; `None` where torch has no such tensor.
@@ -114,9 +111,7 @@ impl DataType {
     /// Bytes of `elements` elements, packed; `None` on overflow.
     #[must_use]
     pub fn bytes(self, elements: u64) -> Option<u64> {
-        elements
-            .checked_mul(u64::from(self.bits()))
-            .map(|bits| bits.div_ceil(8))
+        elements.checked_mul(u64::from(self.bits())).map(|bits| bits.div_ceil(8))
     }
 
     /// Whether onnxruntime has an `Identity` for it: one that it lacks makes a file unloadable.

@@ -61,9 +61,6 @@ pub(crate) trait AtPath<T> {
 
 impl<T> AtPath<T> for io::Result<T> {
     fn at(self, path: &std::path::Path) -> Result<T> {
-        self.map_err(|source| Error::Io {
-            path: path.to_owned(),
-            source,
-        })
+        self.map_err(|source| Error::Io { path: path.to_owned(), source })
     }
 }

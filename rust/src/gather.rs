@@ -55,14 +55,7 @@ impl TensorRef {
             Some(strides) if !is_row_major(shape, strides) => strides.to_vec(),
             _ => Vec::new(),
         };
-        Some(Self {
-            data,
-            dtype,
-            shape: shape.to_vec(),
-            strides,
-            item,
-            nbytes,
-        })
+        Some(Self { data, dtype, shape: shape.to_vec(), strides, item, nbytes })
     }
 
     /// Describes contiguous bytes.
@@ -324,11 +317,7 @@ mod tests {
             }
             .unwrap();
             for chunk in [2, 6, 64, 4096] {
-                assert_eq!(
-                    gathered(&tensor, chunk),
-                    expected(&data, shape, strides),
-                    "{shape:?}"
-                );
+                assert_eq!(gathered(&tensor, chunk), expected(&data, shape, strides), "{shape:?}");
             }
         }
     }

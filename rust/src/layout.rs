@@ -74,11 +74,7 @@ pub(crate) enum Place<'a> {
     /// Into the record, right behind what was put so far: so many bytes.
     Inline(u64),
     /// To the file `location`, at `offset`.
-    External {
-        location: &'a str,
-        offset: u64,
-        nbytes: u64,
-    },
+    External { location: &'a str, offset: u64, nbytes: u64 },
 }
 
 /// Alignment of a tensor of `nbytes`: cache lines, and pages once padding to one is below 1 %.
@@ -120,12 +116,7 @@ pub(crate) fn put_constant(
     }
     put_uint(out, field::TENSOR_DATA_TYPE, dtype as u64);
     if let Some(Digest(digest)) = digest {
-        put_entry(
-            out,
-            field::TENSOR_METADATA,
-            CHECKSUM,
-            &format!("{digest:032x}"),
-        );
+        put_entry(out, field::TENSOR_METADATA, CHECKSUM, &format!("{digest:032x}"));
     }
     let beyond = match *place {
         Place::Inline(nbytes) => {
@@ -136,11 +127,7 @@ pub(crate) fn put_constant(
             put_padded(out, nbytes, 5);
             nbytes
         }
-        Place::External {
-            location,
-            offset,
-            nbytes,
-        } => {
+        Place::External { location, offset, nbytes } => {
             let entries = [
                 ("location", location),
                 ("offset", &offset.to_string()),
@@ -171,15 +158,7 @@ pub(crate) fn put_alias(
     if let Some(dims) = reshape {
         let shape = [i64::try_from(dims.len()).unwrap_or(0)];
         let place = Place::Inline(dims.len() as u64 * 8);
-        put_constant(
-            out,
-            base,
-            &shape_name,
-            DataType::Int64,
-            &shape,
-            None,
-            &place,
-        );
+        put_constant(out, base, &shape_name, DataType::Int64, &shape, None, &place);
         for dim in dims {
             out.extend_from_slice(&dim.to_le_bytes());
         }
@@ -190,11 +169,7 @@ pub(crate) fn put_alias(
         put_bytes(out, field::NODE_INPUT, shape_name.as_bytes());
     }
     put_bytes(out, field::NODE_OUTPUT, name.as_bytes());
-    let op: &[u8] = if reshape.is_some() {
-        b"Reshape"
-    } else {
-        b"Identity"
-    };
+    let op: &[u8] = if reshape.is_some() { b"Reshape" } else { b"Identity" };
     put_bytes(out, field::NODE_OP_TYPE, op);
     put_tag(out, HINT_FIELD, FIXED64);
     out.extend_from_slice(&hint.to_le_bytes());
@@ -255,11 +230,7 @@ impl Header {
         put_entry(&mut out, field::GRAPH_METADATA, PROVENANCE, provenance);
         let gap = filler_to(out.len() as u64, RECORD_ALIGN);
         put_filler(&mut out, gap);
-        Self {
-            bytes: out,
-            opset_at,
-            graph_word_at,
-        }
+        Self { bytes: out, opset_at, graph_word_at }
     }
 }
 

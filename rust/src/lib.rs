@@ -4,11 +4,15 @@
 //! knows bytes and the file. Python objects, trees and classes belong to the package around it, and
 //! everything that needs an interpreter stands in `python.rs`, behind the feature `python`.
 
+mod disk;
 mod dtype;
 mod error;
 mod gather;
 mod layout;
+mod parse;
+mod part;
 mod reader;
+mod record;
 mod repair;
 mod seen;
 mod source;
@@ -20,10 +24,11 @@ pub use dtype::DataType;
 pub use error::{Error, Result};
 pub use gather::TensorRef;
 pub use reader::{Output, Reader, Tensor};
+pub use record::{Leaf, Record};
 pub use repair::repair;
 pub use source::Mode;
 pub use stats::Stats;
-pub use writer::{Leaf, Options, Record, Writer};
+pub use writer::{Options, Writer};
 
 #[cfg(feature = "python")]
 mod dlpack;

@@ -41,9 +41,7 @@ fn errors(py: Python<'_>) -> PyResult<&Errors> {
             let body = PyDict::new(py);
             body.set_item("__module__", module)?;
             body.set_item("__doc__", doc)?;
-            let class = py
-                .get_type::<PyType>()
-                .call1((name, (own.clone(), also), body))?;
+            let class = py.get_type::<PyType>().call1((name, (own.clone(), also), body))?;
             Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
         };
         Ok(Errors {
@@ -72,11 +70,7 @@ impl From<Error> for PyErr {
                     // OSError picks its own subclass by the number.
                     Some(code) => {
                         let text = source.to_string();
-                        let text = text
-                            .split(" (os error")
-                            .next()
-                            .unwrap_or_default()
-                            .to_owned();
+                        let text = text.split(" (os error").next().unwrap_or_default().to_owned();
                         PyOSError::new_err((code, text, path))
                     }
                     None => match std::io::Error::new(source.kind(), message.clone()) {
@@ -101,10 +95,9 @@ impl From<Error> for PyErr {
 
 fn not_plain(py: Python<'_>, message: &str, index: usize) -> PyErr {
     match errors(py) {
-        Ok(errors) => PyErr::from_type(
-            errors.not_plain.bind(py).clone(),
-            (message.to_owned(), index),
-        ),
+        Ok(errors) => {
+            PyErr::from_type(errors.not_plain.bind(py).clone(), (message.to_owned(), index))
+        }
         Err(error) => error,
     }
 }
@@ -164,9 +157,7 @@ fn tensor_ref(api: &DLPackExchangeAPI, tensor: &Bound<'_, PyAny>) -> Result<Tens
         return Err("its element type has no ONNX counterpart".into());
     };
     let asks = |name: &Bound<'_, PyString>| {
-        tensor
-            .call_method0(name)
-            .is_ok_and(|answer| answer.is_truthy().unwrap_or(true))
+        tensor.call_method0(name).is_ok_and(|answer| answer.is_truthy().unwrap_or(true))
     };
     // What DLPack does not tell: a lazy conjugation or negation, and torch's shells of sub-byte
     // types, which look like bytes.
@@ -202,11 +193,7 @@ fn tensor_ref(api: &DLPackExchangeAPI, tensor: &Bound<'_, PyAny>) -> Result<Tens
         let strides = (!out.strides.is_null()).then(|| slice(out.strides));
         let offset = usize::try_from(out.byte_offset).unwrap_or(0);
         let data = out.data.cast::<u8>().cast_const().wrapping_add(offset);
-        let data = if out.data.is_null() {
-            std::ptr::null()
-        } else {
-            data
-        };
+        let data = if out.data.is_null() { std::ptr::null() } else { data };
         TensorRef::new(data, dtype, slice(out.shape), strides)
             .ok_or_else(|| "it has elements but no memory".into())
     }
@@ -216,10 +203,7 @@ fn is_byte(py: Python<'_>, dtype: &Bound<'_, PyAny>) -> bool {
     static BYTES: PyOnceLock<[Py<PyAny>; 2]> = PyOnceLock::new();
     let bytes = BYTES.get_or_try_init(py, || {
         let torch = py.import("torch")?;
-        Ok::<_, PyErr>([
-            torch.getattr("uint8")?.unbind(),
-            torch.getattr("int8")?.unbind(),
-        ])
+        Ok::<_, PyErr>([torch.getattr("uint8")?.unbind(), torch.getattr("int8")?.unbind()])
     });
     bytes.is_ok_and(|bytes| bytes.iter().any(|byte| byte.is(dtype)))
 }
@@ -275,16 +259,9 @@ fn to_torch<'py>(
             flags: 0,
             dl_tensor: DLTensor {
                 data: start.cast_mut().cast::<c_void>(),
-                device: DLDevice {
-                    device_type: CPU,
-                    device_id: 0,
-                },
+                device: DLDevice { device_type: CPU, device_id: 0 },
                 ndim: 0,
-                dtype: DLDataType {
-                    code,
-                    bits: dtype.bits(),
-                    lanes,
-                },
+                dtype: DLDataType { code, bits: dtype.bits(), lanes },
                 shape: std::ptr::null_mut(),
                 strides: std::ptr::null_mut(),
                 byte_offset: 0,
@@ -297,9 +274,7 @@ fn to_torch<'py>(
     view.managed.dl_tensor.shape = view.shape.as_mut_ptr();
     view.managed.dl_tensor.strides = view.strides.as_mut_ptr();
     let Some(make) = api.managed_tensor_to_py_object_no_sync else {
-        return Err(PyRuntimeError::new_err(
-            "torch offers no way to make a tensor",
-        ));
+        return Err(PyRuntimeError::new_err("torch offers no way to make a tensor"));
     };
     let leaked = Box::into_raw(view);
     let mut object: *mut c_void = std::ptr::null_mut();
@@ -357,22 +332,14 @@ impl Writer {
         part_limit: u64,
     ) -> PyResult<Self> {
         exchange(py)?;
-        let options = Options {
-            storage_limit,
-            total_limit,
-            external,
-            sync,
-            inline_limit,
-            part_limit,
-        };
+        let options =
+            Options { storage_limit, total_limit, external, sync, inline_limit, part_limit };
         let inner = writer::Writer::create(Path::new(path), provenance, options)?;
-        Ok(Self {
-            inner: Mutex::new(inner),
-        })
+        Ok(Self { inner: Mutex::new(inner) })
     }
 
     #[pyo3(signature = (key, prefix, tree, paths, tensors, info, leaves=None))]
-    #[allow(clippy::too_many_arguments)] // the keywords of the public call
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // a Python call
     fn write(
         &self,
         py: Python<'_>,
@@ -402,19 +369,9 @@ impl Writer {
             } else {
                 given.to_owned()
             };
-            described.push(Leaf {
-                path,
-                tensor: reference,
-                info,
-            });
+            described.push(Leaf { path, tensor: reference, info });
         }
-        let record = Record {
-            key,
-            prefix,
-            tree,
-            info,
-            leaves: &described,
-        };
+        let record = Record { key, prefix, tree, info, leaves: &described };
         // `tensors` keeps the memory alive until this returns.
         Ok(self.with(py, total >= SMALL, |writer| writer.append(&record))?)
     }
@@ -457,9 +414,7 @@ struct Reader {
 impl Reader {
     fn open(&self) -> PyResult<Arc<reader::Reader>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner
-            .clone()
-            .ok_or_else(|| PyValueError::new_err("the dump is closed"))
+        inner.clone().ok_or_else(|| PyValueError::new_err("the dump is closed"))
     }
 }
 
@@ -486,9 +441,7 @@ impl Reader {
             let path: String = source.extract()?;
             py.detach(|| reader::Reader::open(Path::new(&path), mode))?
         };
-        Ok(Self {
-            inner: Mutex::new(Some(Arc::new(inner))),
-        })
+        Ok(Self { inner: Mutex::new(Some(Arc::new(inner))) })
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -519,10 +472,7 @@ impl Reader {
             let iteration = iteration.and_then(|text| text.parse::<u64>().ok());
             let (Some(kind), Some(iteration), Some(name)) = (kind, iteration, name) else {
                 let message = format!("expected a key of name, iteration and kind, found {key:?}");
-                return Err(PyErr::from_type(
-                    errors(py)?.format.bind(py).clone(),
-                    message,
-                ));
+                return Err(PyErr::from_type(errors(py)?.format.bind(py).clone(), message));
             };
             out.append((name, iteration, kind))?;
         }

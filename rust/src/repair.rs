@@ -4,11 +4,12 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::disk::{lock, tail, Arena};
 use crate::error::AtPath;
 use crate::layout::COMPLETE;
 use crate::source::Mode;
 use crate::wire::{filler_header, FILLER, FILLER_HEADER, LEN};
-use crate::writer::{lock, tail, Arena};
+
 use crate::{Error, Reader, Result};
 
 /// Mends what a kill left in the dump at `path`; returns what was done, a line each.
@@ -18,27 +19,18 @@ use crate::{Error, Reader, Result};
 /// a kill can do.
 pub fn repair(path: &Path) -> Result<Vec<String>> {
     let reader = Reader::open(path, Mode::ReadOnly)?;
-    let Some((path, graph, len, complete, index)) = reader.last_part() else {
-        return Ok(Vec::new());
-    };
+    let last = reader.last_part();
+    let (path, graph, len) = (&*last.path, last.graph, last.source.len);
     let fail = |offset, message: &str| {
-        Err(Error::Format {
-            path: path.to_owned(),
-            offset,
-            message: message.to_owned(),
-        })
+        Err(Error::Format { path: path.to_owned(), offset, message: message.to_owned() })
     };
     if !reader.native() {
         return fail(0, "expected a dump of faststeal");
     }
-    if complete {
+    if reader.complete() {
         return Ok(Vec::new());
     }
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .at(path)?;
+    let file = OpenOptions::new().read(true).write(true).open(path).at(path)?;
     lock(&file, path)?;
     let mut done = Vec::new();
     // Fillers behind the graph were to become part of it; zeros behind them were to be covered.
@@ -49,36 +41,25 @@ pub fn repair(path: &Path) -> Result<Vec<String>> {
         if word[..3] != filler_header(0)[..3] {
             break;
         }
-        let size = word[3..]
-            .iter()
-            .rev()
-            .fold(0u64, |n, b| n << 7 | u64::from(b & 0x7f));
+        let size = word[3..].iter().rev().fold(0u64, |n, b| n << 7 | u64::from(b & 0x7f));
         end += FILLER_HEADER + size;
     }
     if end < len {
         file.set_len(end).at(path)?;
-        done.push(format!(
-            "cut off {} bytes that the file had grown by",
-            len - end
-        ));
+        done.push(format!("cut off {} bytes that the file had grown by", len - end));
     }
     let Some(arena_at) = arena(&file, graph).at(path)? else {
         return fail(graph.1, "expected an arena at the end of the graph");
     };
     let graph_word_at = graph.0 - 8;
     // As at close; "0" tells that the capture did not end by itself.
-    let tail = tail(COMPLETE, "0", index.iter());
-    let new_end = (arena_at + 2 * FILLER_HEADER + tail.len() as u64 + 8)
-        .max(end)
-        .next_multiple_of(8);
-    let arena = Arena {
-        position: arena_at,
-        end: new_end,
-        graph_word_at,
-    };
+    let tail = tail(COMPLETE, "0", last.index.iter());
+    let new_end =
+        (arena_at + 2 * FILLER_HEADER + tail.len() as u64 + 8).max(end).next_multiple_of(8);
+    let arena = Arena { position: arena_at, end: new_end, graph_word_at };
     arena.extend(&file, end).at(path)?;
     arena.finish(&file, &tail).at(path)?;
-    done.push(format!("wrote the index of {} records", index.len()));
+    done.push(format!("wrote the index of {} records", last.index.len()));
     Ok(done)
 }
 

@@ -65,10 +65,7 @@ pub(crate) struct Seen {
 
 impl Seen {
     pub(crate) fn new() -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            recent: vec![None; RECENT],
-        }
+        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect(), recent: vec![None; RECENT] }
     }
 
     /// The original of these bytes. `read` fetches one that is not at hand by its offset.
@@ -81,21 +78,15 @@ impl Seen {
         let key = digest.key(dtype);
         let offset = *self.shards[shard(key)].get(&key)?;
         let slot = &mut self.recent[slot(key)];
-        if slot
-            .as_ref()
-            .is_none_or(|original| original.offset != offset)
-        {
+        if slot.as_ref().is_none_or(|original| original.offset != offset) {
             *slot = Some(read(offset)?);
         }
-        slot.as_ref()
-            .filter(|original| original.digest == digest && original.dtype == dtype)
+        slot.as_ref().filter(|original| original.digest == digest && original.dtype == dtype)
     }
 
     pub(crate) fn insert(&mut self, original: Original) {
         let key = original.digest.key(original.dtype);
-        self.shards[shard(key)]
-            .entry(key)
-            .or_insert(original.offset);
+        self.shards[shard(key)].entry(key).or_insert(original.offset);
         self.recent[slot(key)] = Some(original);
     }
 }
@@ -131,14 +122,9 @@ mod tests {
         seen.insert(original(b"b", 2));
         let digest = Digest::of(b"a");
         let unread = |_| -> Option<Original> { panic!("at hand") };
-        assert_eq!(
-            seen.find(digest, DataType::Uint8, unread).unwrap().name,
-            "t1"
-        );
+        assert_eq!(seen.find(digest, DataType::Uint8, unread).unwrap().name, "t1");
         assert!(seen.find(digest, DataType::Int8, unread).is_none());
-        assert!(seen
-            .find(Digest::of(b"c"), DataType::Uint8, unread)
-            .is_none());
+        assert!(seen.find(Digest::of(b"c"), DataType::Uint8, unread).is_none());
     }
 
     #[test]
@@ -147,13 +133,9 @@ mod tests {
         seen.insert(original(b"a", 1));
         seen.recent.fill(None);
         let digest = Digest::of(b"a");
-        let found = seen.find(digest, DataType::Uint8, |offset| {
-            Some(original(b"a", offset))
-        });
+        let found = seen.find(digest, DataType::Uint8, |offset| Some(original(b"a", offset)));
         assert_eq!(found.unwrap().offset, 1);
         seen.recent.fill(None);
-        assert!(seen
-            .find(digest, DataType::Uint8, |o| Some(original(b"other", o)))
-            .is_none());
+        assert!(seen.find(digest, DataType::Uint8, |o| Some(original(b"other", o))).is_none());
     }
 }

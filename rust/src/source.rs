@@ -79,11 +79,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn owned(bytes: &[u8]) -> Self {
-        Self {
-            memory: Arc::new(Memory::copy_of(bytes)),
-            offset: 0,
-            len: bytes.len(),
-        }
+        Self { memory: Arc::new(Memory::copy_of(bytes)), offset: 0, len: bytes.len() }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -108,10 +104,7 @@ impl Source {
     pub(crate) fn open(file: File, mode: Mode) -> io::Result<Self> {
         let len = file.metadata()?.len();
         if mode == Mode::Pread || len == 0 {
-            return Ok(Self {
-                kind: Kind::File(file),
-                len,
-            });
+            return Ok(Self { kind: Kind::File(file), len });
         }
         let size = usize::try_from(len).map_err(io::Error::other)?;
         let mut options = MmapOptions::new();
@@ -125,25 +118,16 @@ impl Source {
                 _ => Memory::ReadOnly(options.map(&file)?),
             }
         };
-        Ok(Self {
-            kind: Kind::Memory(Arc::new(memory)),
-            len,
-        })
+        Ok(Self { kind: Kind::Memory(Arc::new(memory)), len })
     }
 
     pub(crate) fn bytes(bytes: &[u8]) -> Self {
-        Self {
-            kind: Kind::Memory(Arc::new(Memory::copy_of(bytes))),
-            len: bytes.len() as u64,
-        }
+        Self { kind: Kind::Memory(Arc::new(Memory::copy_of(bytes))), len: bytes.len() as u64 }
     }
 
     /// What stands around `offset` of a file of length `len`, for parsing headers.
     pub(crate) fn window(offset: u64, bytes: Vec<u8>, len: u64) -> Self {
-        Self {
-            kind: Kind::Window(offset, bytes),
-            len,
-        }
+        Self { kind: Kind::Window(offset, bytes), len }
     }
 
     /// Up to `len` bytes from `offset` on, fewer at the end; `None` if they cannot be read.
@@ -187,29 +171,18 @@ impl Source {
         match &self.kind {
             Kind::Memory(memory) => {
                 let start = usize::try_from(offset).map_err(io::Error::other)?;
-                let bytes = memory
-                    .bytes()
-                    .get(start..start + size)
-                    .ok_or_else(out_of_range)?;
+                let bytes = memory.bytes().get(start..start + size).ok_or_else(out_of_range)?;
                 if bytes.as_ptr().align_offset(align) != 0 {
                     return Ok(Shared::owned(bytes));
                 }
-                Ok(Shared {
-                    memory: memory.clone(),
-                    offset: start,
-                    len: size,
-                })
+                Ok(Shared { memory: memory.clone(), offset: start, len: size })
             }
             Kind::File(file) => {
                 let mut memory = Memory::owned(size);
                 if let Some(space) = memory.space() {
                     file.read_exact_at(space, offset)?;
                 }
-                Ok(Shared {
-                    memory: Arc::new(memory),
-                    offset: 0,
-                    len: size,
-                })
+                Ok(Shared { memory: Arc::new(memory), offset: 0, len: size })
             }
             Kind::Window(..) => Err(out_of_range()),
         }
@@ -247,9 +220,7 @@ pub(crate) fn open_external(folder: &Path, location: &str) -> Result<File, Strin
         return Err(bad("expected a regular file"));
     }
     if metadata.nlink() > 1 {
-        return Err(bad(
-            "expected a file with one name, it has several (hard links)",
-        ));
+        return Err(bad("expected a file with one name, it has several (hard links)"));
     }
     Ok(file)
 }

@@ -96,11 +96,8 @@ impl Stats {
             return;
         }
         let mean = sum / n as f64;
-        let m2: f64 = values
-            .iter()
-            .filter(|v| v.is_finite())
-            .map(|v| (v - mean) * (v - mean))
-            .sum();
+        let m2: f64 =
+            values.iter().filter(|v| v.is_finite()).map(|v| (v - mean) * (v - mean)).sum();
         if self.finite == 0 {
             (self.min, self.max, self.mean, self.m2, self.finite) = (min, max, mean, m2, n);
             return;
@@ -155,11 +152,7 @@ macro_rules! convert {
 #[allow(clippy::cast_precision_loss, clippy::cast_lossless)] // statistics are in doubles
 fn decode(dtype: DataType, bytes: &[u8], out: &mut Vec<f64>) {
     use DataType as D;
-    let halves = bytes
-        .as_chunks::<2>()
-        .0
-        .iter()
-        .map(|b| u16::from_le_bytes(*b));
+    let halves = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
     match dtype {
         D::Float | D::Complex64 => convert!(bytes, out, f32),
         D::Double | D::Complex128 => convert!(bytes, out, f64),
@@ -258,10 +251,7 @@ mod tests {
     #[test]
     fn counts_what_is_not_finite() {
         let s = stats(&[0.0, -0.0, 1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
-        assert_eq!(
-            (s.count, s.zeros, s.nan, s.pos_inf, s.neg_inf, s.finite),
-            (6, 2, 1, 1, 1, 3)
-        );
+        assert_eq!((s.count, s.zeros, s.nan, s.pos_inf, s.neg_inf, s.finite), (6, 2, 1, 1, 1, 3));
         assert_eq!((s.min, s.max), (0.0, 1.0));
         assert!((s.mean - 1.0 / 3.0).abs() < 1e-15);
     }
@@ -279,10 +269,7 @@ mod tests {
     fn nothing_has_no_numbers() {
         let mut out = String::new();
         stats(&[]).put_json(&mut out);
-        assert_eq!(
-            out,
-            r#"{"count":0,"zeros":0,"nan":0,"pos_inf":0,"neg_inf":0}"#
-        );
+        assert_eq!(out, r#"{"count":0,"zeros":0,"nan":0,"pos_inf":0,"neg_inf":0}"#);
     }
 
     #[test]
@@ -292,17 +279,11 @@ mod tests {
             decode(dtype, bytes, &mut out);
             out
         };
-        assert_eq!(
-            one(DataType::Float16, &[0, 0x3c, 0, 0xfc]),
-            [1.0, f64::NEG_INFINITY]
-        );
+        assert_eq!(one(DataType::Float16, &[0, 0x3c, 0, 0xfc]), [1.0, f64::NEG_INFINITY]);
         assert_eq!(one(DataType::Float16, &[1, 0]), [2f64.powi(-24)]);
         assert_eq!(one(DataType::Bfloat16, &[0x80, 0x3f]), [1.0]);
         assert_eq!(one(DataType::Float8E4M3FN, &[0x7e, 0x38]), [448.0, 1.0]);
-        assert_eq!(
-            one(DataType::Float8E5M2, &[0x7b, 0x7c]),
-            [57344.0, f64::INFINITY]
-        );
+        assert_eq!(one(DataType::Float8E5M2, &[0x7b, 0x7c]), [57344.0, f64::INFINITY]);
         assert_eq!(one(DataType::Float8E4M3FNUZ, &[0x7f]), [240.0]);
         assert_eq!(one(DataType::Float8E5M2FNUZ, &[0x7f]), [57344.0]);
         assert_eq!(one(DataType::Float8E8M0, &[127, 128]), [1.0, 2.0]);

@@ -134,10 +134,7 @@ mod tests {
         }
         assert_eq!(get_varint(&[0x80; 11]), None);
         assert_eq!(get_varint(&[0x80]), None);
-        assert_eq!(
-            get_varint(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]),
-            None
-        );
+        assert_eq!(get_varint(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]), None);
     }
 
     #[test]

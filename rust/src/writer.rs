@@ -1,23 +1,26 @@
 //! One dump being written: records appended in an arena, each committed by one 8-byte write.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use twox_hash::XxHash3_128;
 
+use crate::disk::{
+    create_part, file_name, for_each_piece, part_path, part_provenance, random_id, tail, unlock,
+    Arena, DataFile, Gathered,
+};
 use crate::error::AtPath;
 use crate::layout::{
-    alignment, put_alias, put_constant, put_entry, put_json_string, put_output, Header, Place,
-    BASE_OPSET, COMPLETE, INDEX_FIELD, NEXT_PART, RECORD_ALIGN,
+    alignment, field, put_alias, put_constant, put_entry, put_output, Place, BASE_OPSET, COMPLETE,
+    NEXT_PART, RECORD_ALIGN,
 };
+use crate::parse::read_original;
+use crate::record::{key_hash, record_json, value_name, Leaf, Record, SKIPPED_FLAG};
 use crate::seen::{Digest, Original, Seen};
-use crate::wire::{self, filler_header, filler_to, put_bytes, put_filler, FILLER_HEADER};
-use crate::{reader, DataType, Error, Result, Stats, TensorRef};
+use crate::wire::{filler_header, filler_to, put_filler, FILLER_HEADER};
+use crate::{DataType, Error, Result, TensorRef};
 
 /// How a dump is written.
 #[derive(Debug, Clone)]
@@ -51,33 +54,6 @@ impl Default for Options {
         }
     }
 }
-
-/// A tensor of a record.
-#[derive(Debug, Clone)]
-pub struct Leaf {
-    /// Its place in the object, without `/`; empty where the object is the tensor itself.
-    pub path: String,
-    /// The tensor.
-    pub tensor: TensorRef,
-    /// JSON members that describe it further, without braces.
-    pub info: String,
-}
-
-/// One captured object.
-#[derive(Debug, Clone, Copy)]
-pub struct Record<'a> {
-    /// Unique key, `name/iteration/kind`.
-    pub key: &'a str,
-    /// What the names of its values begin with; unique too.
-    pub prefix: &'a str,
-    /// The object's structure, JSON.
-    pub tree: &'a str,
-    /// JSON members of the record, without braces.
-    pub info: &'a str,
-    /// Its tensors.
-    pub leaves: &'a [Leaf],
-}
-
 /// Bytes of a tensor, as they will be written.
 enum Source<'a> {
     Memory(&'a [u8]),
@@ -89,11 +65,7 @@ enum Source<'a> {
 /// What is done about a leaf.
 enum Plan {
     Store(Digest),
-    Alias {
-        name: String,
-        hint: Hint,
-        same_shape: bool,
-    },
+    Alias { name: String, hint: Hint, same_shape: bool },
 }
 
 enum Hint {
@@ -108,17 +80,8 @@ struct Placed {
     node: u64,
     external: Option<(u64, u64)>,
 }
-
 /// Up to so much is gathered once and held until it is written; beyond, memory is read twice.
 const SCRATCH: usize = 4 << 20;
-const PIECE: usize = 1 << 20;
-
-struct DataFile {
-    file: File,
-    path: PathBuf,
-    name: String,
-    end: u64,
-}
 
 /// One dump being written. See [`Writer::append`].
 pub struct Writer {
@@ -154,8 +117,6 @@ pub struct Writer {
     bytes_written: u64,
 }
 
-/// Set in an index entry's offset when the record's values were left out.
-pub(crate) const SKIPPED_FLAG: u64 = 1 << 63;
 const INDEX_CHUNK: usize = 4096;
 
 impl Writer {
@@ -223,11 +184,7 @@ impl Writer {
             .filter(|(plan, _)| matches!(plan, Plan::Store(_)))
             .map(|(_, leaf)| leaf.tensor.nbytes() as u64)
             .sum();
-        if let Some(limit) = self
-            .options
-            .total_limit
-            .filter(|l| self.bytes_written + new > *l)
-        {
+        if let Some(limit) = self.options.total_limit.filter(|l| self.bytes_written + new > *l) {
             let written = self.bytes_written;
             let reason =
                 format!("{new} new bytes after {written} are over the total limit of {limit}");
@@ -258,25 +215,17 @@ impl Writer {
                 if can_alias(dtype, same_shape) {
                     // The name is filled in by the layout, which knows the prefix.
                     let (name, hint) = (String::new(), Hint::Leaf(first));
-                    plans.push(Plan::Alias {
-                        name,
-                        hint,
-                        same_shape,
-                    });
+                    plans.push(Plan::Alias { name, hint, same_shape });
                     continue;
                 }
             }
             let file = &self.file;
-            let read = |offset| reader::read_original(file, offset);
+            let read = |offset| read_original(file, offset);
             if let Some(original) = self.seen.find(digest, dtype, read) {
                 let same_shape = original.dims == dims;
                 if can_alias(dtype, same_shape) {
                     let (name, hint) = (original.name.clone(), Hint::At(original.offset));
-                    plans.push(Plan::Alias {
-                        name,
-                        hint,
-                        same_shape,
-                    });
+                    plans.push(Plan::Alias { name, hint, same_shape });
                     continue;
                 }
             }
@@ -317,20 +266,12 @@ impl Writer {
         plans: &[Plan],
         new: u64,
     ) -> Result<()> {
-        let names: Vec<String> = record
-            .leaves
-            .iter()
-            .map(|leaf| value_name(record.prefix, &leaf.path))
-            .collect();
+        let names: Vec<String> =
+            record.leaves.iter().map(|leaf| value_name(record.prefix, &leaf.path)).collect();
         let mut head = std::mem::take(&mut self.head);
         head.clear();
         let json = record_json(record, &names, None);
-        put_entry(
-            &mut head,
-            crate::layout::field::GRAPH_METADATA,
-            record.key,
-            &json,
-        );
+        put_entry(&mut head, field::GRAPH_METADATA, record.key, &json);
         for (name, leaf) in names.iter().zip(record.leaves) {
             put_output(&mut head, name, leaf.tensor.dtype(), &leaf.tensor.dims());
         }
@@ -389,20 +330,12 @@ impl Writer {
                     let node = base + head.len() as u64;
                     nodes[i] = node;
                     let external = nbytes > 0 && (self.options.external || nbytes > inline_left);
-                    let mut entry = Placed {
-                        leaf: i,
-                        node,
-                        external: None,
-                    };
+                    let mut entry = Placed { leaf: i, node, external: None };
                     if external {
                         let offset = data_end.next_multiple_of(alignment(nbytes));
                         data_end = offset + nbytes;
                         entry.external = Some((offset, nbytes));
-                        let place = Place::External {
-                            location: &data_name,
-                            offset,
-                            nbytes,
-                        };
+                        let place = Place::External { location: &data_name, offset, nbytes };
                         put_constant(head, base, &names[i], dtype, &dims, Some(*digest), &place);
                     } else {
                         let place = Place::Inline(nbytes);
@@ -413,11 +346,7 @@ impl Writer {
                     }
                     placed.push(entry);
                 }
-                Plan::Alias {
-                    name,
-                    hint,
-                    same_shape,
-                } => {
+                Plan::Alias { name, hint, same_shape } => {
                     let (name, hint) = match hint {
                         Hint::At(offset) => (name, *offset),
                         Hint::Leaf(first) => (&names[*first], nodes[*first]),
@@ -468,10 +397,7 @@ impl Writer {
 
     /// Data first, then the commit of the record that refers to them.
     fn write_external(&mut self, placed: &[Placed], sources: &[Source], end: u64) -> Result<()> {
-        let external: Vec<_> = placed
-            .iter()
-            .filter_map(|p| Some((p.leaf, p.external?)))
-            .collect();
+        let external: Vec<_> = placed.iter().filter_map(|p| Some((p.leaf, p.external?))).collect();
         if external.is_empty() {
             return Ok(());
         }
@@ -498,25 +424,14 @@ impl Writer {
     }
 
     fn append_skipped(&mut self, record: &Record, reason: String) -> Result<Option<String>> {
-        let names: Vec<String> = record
-            .leaves
-            .iter()
-            .map(|leaf| value_name(record.prefix, &leaf.path))
-            .collect();
+        let names: Vec<String> =
+            record.leaves.iter().map(|leaf| value_name(record.prefix, &leaf.path)).collect();
         let json = record_json(record, &names, Some(&reason));
         self.roll_over_if_over(json.len() as u64 + record.key.len() as u64 + 4096)?;
         let mut head = std::mem::take(&mut self.head);
         head.clear();
-        put_entry(
-            &mut head,
-            crate::layout::field::GRAPH_METADATA,
-            record.key,
-            &json,
-        );
-        let empty = Record {
-            leaves: &[],
-            ..*record
-        };
+        put_entry(&mut head, field::GRAPH_METADATA, record.key, &json);
+        let empty = Record { leaves: &[], ..*record };
         let result = self.write_record(&empty, &[], &[], &[], &mut head);
         self.head = head;
         let (_, record_at) = result?;
@@ -526,11 +441,7 @@ impl Writer {
     }
 
     fn push_index(&mut self, key: &str, entry: u64) {
-        if self
-            .index
-            .last()
-            .is_none_or(|chunk| chunk.len() == INDEX_CHUNK)
-        {
+        if self.index.last().is_none_or(|chunk| chunk.len() == INDEX_CHUNK) {
             self.index.push(Vec::with_capacity(INDEX_CHUNK));
         }
         if let Some(chunk) = self.index.last_mut() {
@@ -540,9 +451,7 @@ impl Writer {
 
     fn raise_opset(&mut self, opset: u8) -> Result<()> {
         if opset > self.opset {
-            self.file
-                .write_all_at(&[opset], self.opset_at)
-                .at(&self.path)?;
+            self.file.write_all_at(&[opset], self.opset_at).at(&self.path)?;
             self.opset = opset;
         }
         Ok(())
@@ -563,21 +472,14 @@ impl Writer {
         let step = (self.end / 2).clamp(MIN_STEP, MAX_STEP);
         // The limit leaves room beyond it for readers, but not for a step.
         let new_end = (need + step).min(PART_LIMIT.max(need)).next_multiple_of(8);
-        let arena = Arena {
-            end: new_end,
-            ..self.arena()
-        };
+        let arena = Arena { end: new_end, ..self.arena() };
         arena.extend(&self.file, self.end).at(&self.path)?;
         self.end = new_end;
         Ok(())
     }
 
     fn arena(&self) -> Arena {
-        Arena {
-            position: self.position,
-            end: self.end,
-            graph_word_at: self.graph_word_at,
-        }
+        Arena { position: self.position, end: self.end, graph_word_at: self.graph_word_at }
     }
 
     /// Rolls over if the record, at its largest, does not fit.
@@ -607,11 +509,7 @@ impl Writer {
             return Ok(());
         }
         if need + 64 * 1024 > limit {
-            return Err(Error::TooLarge {
-                path: self.path.clone(),
-                need,
-                limit,
-            });
+            return Err(Error::TooLarge { path: self.path.clone(), need, limit });
         }
         let part = self.part + 1;
         let next = part_path(&self.first, part);
@@ -619,8 +517,7 @@ impl Writer {
         self.finish(Some(&file_name(&next)))?;
         self.part = part;
         self.path = next;
-        self.earlier
-            .push(std::mem::replace(&mut self.file, created.file));
+        self.earlier.push(std::mem::replace(&mut self.file, created.file));
         self.opset = BASE_OPSET;
         self.opset_at = created.opset_at;
         self.graph_word_at = created.graph_word_at;
@@ -658,12 +555,12 @@ impl Writer {
         let tail = tail(key, value, self.index.iter().flatten());
         let reserved = self.reserve(self.position + FILLER_HEADER + tail.len() as u64);
         let arena = self.arena();
-        reserved
-            .and_then(|()| arena.finish(&self.file, &tail).at(&self.path))
-            .or_else(|error| {
+        reserved.and_then(|()| arena.finish(&self.file, &tail).at(&self.path)).or_else(
+            |error| {
                 arena.finish(&self.file, &[]).at(&self.path)?;
                 Err(error)
-            })?;
+            },
+        )?;
         if self.options.sync {
             self.file.sync_all().at(&self.path)?;
         }
@@ -707,173 +604,8 @@ impl Drop for Writer {
         let _ = self.close();
     }
 }
-
-const INITIAL_ARENA: u64 = 256 << 10;
 const MIN_STEP: u64 = 256 << 10;
 const MAX_STEP: u64 = 64 << 20;
-
-/// The unused tail of a file, and how it is cut.
-pub(crate) struct Arena {
-    pub(crate) position: u64,
-    pub(crate) end: u64,
-    pub(crate) graph_word_at: u64,
-}
-
-impl Arena {
-    /// Makes file, graph and arena reach to `self.end` from `old_end`.
-    ///
-    /// A kill between the first two calls leaves zeros behind the graph, which `load` and `repair`
-    /// mend: no system call extends a file and writes to its end at once.
-    pub(crate) fn extend(&self, file: &File, old_end: u64) -> io::Result<()> {
-        if self.end > old_end {
-            file.set_len(self.end)?;
-            let header = filler_header(self.end - old_end - FILLER_HEADER);
-            if let Err(error) = file.write_all_at(&header, old_end) {
-                file.set_len(old_end)?;
-                return Err(error);
-            }
-        }
-        write_graph_length(file, self.graph_word_at, self.end)?;
-        file.write_all_at(
-            &filler_header(self.end - self.position - FILLER_HEADER),
-            self.position,
-        )
-    }
-
-    /// Ends the graph at the arena and puts `tail` (fields of the model) behind it.
-    ///
-    /// Every step leaves a valid model, and none allocates when `tail` is empty: (1) under cover of
-    /// the arena, the tail behind a filler that covers it, and a filler for the rest; (2) the arena
-    /// shrinks to nothing, its two fillers show; (3) the graph ends before them; (4) the rest is
-    /// cut off; (5) one 8-byte write turns the filler's header into the tail's first bytes.
-    pub(crate) fn finish(&self, file: &File, tail: &[u8]) -> io::Result<()> {
-        let graph_end = self.position + FILLER_HEADER;
-        let mut covered = Vec::with_capacity(tail.len() + 8);
-        if let Some(body) = tail.get(8..) {
-            covered.extend_from_slice(&filler_header(body.len() as u64));
-            covered.extend_from_slice(body);
-        }
-        let file_end = graph_end + covered.len() as u64;
-        covered.extend_from_slice(&filler_header(self.end - file_end - FILLER_HEADER));
-        file.write_all_at(&covered, graph_end)?;
-        file.write_all_at(&filler_header(0), self.position)?;
-        write_graph_length(file, self.graph_word_at, graph_end)?;
-        file.set_len(file_end)?;
-        if let Some(first) = tail.get(..8) {
-            file.write_all_at(first, graph_end)?;
-        }
-        Ok(())
-    }
-}
-
-/// The fields behind the graph: a flag, and the index.
-pub(crate) fn tail<'a>(
-    key: &str,
-    value: &str,
-    index: impl Iterator<Item = &'a [u64; 2]>,
-) -> Vec<u8> {
-    let mut entries = Vec::new();
-    for [hash, offset] in index {
-        entries.extend_from_slice(&hash.to_le_bytes());
-        entries.extend_from_slice(&offset.to_le_bytes());
-    }
-    let mut out = Vec::with_capacity(entries.len() + 128);
-    put_entry(&mut out, crate::layout::field::MODEL_METADATA, key, value);
-    put_bytes(&mut out, INDEX_FIELD, &entries);
-    out
-}
-
-fn write_graph_length(file: &File, word_at: u64, graph_end: u64) -> io::Result<()> {
-    // The last byte of a filler of two, the tag, the length: one aligned word.
-    let mut word = [0u8; 8];
-    file.read_exact_at(&mut word, word_at)?;
-    let mut length = Vec::with_capacity(5);
-    wire::put_padded(&mut length, graph_end - (word_at + 8), 5);
-    word[3..].copy_from_slice(&length);
-    file.write_all_at(&word, word_at)
-}
-
-/// Collects slices and writes them with as few calls as there can be.
-struct Gathered<'a> {
-    file: &'a File,
-    position: u64,
-    slices: Vec<IoSlice<'a>>,
-}
-
-impl<'a> Gathered<'a> {
-    fn new(file: &'a File, position: u64) -> Self {
-        Self {
-            file,
-            position,
-            slices: Vec::new(),
-        }
-    }
-
-    fn push(&mut self, bytes: &'a [u8]) {
-        if !bytes.is_empty() {
-            self.slices.push(IoSlice::new(bytes));
-        }
-    }
-
-    fn push_strided(&mut self, tensor: &TensorRef) -> io::Result<()> {
-        self.flush()?;
-        for_each_piece(tensor, |piece| {
-            self.file.write_all_at(piece, self.position)?;
-            self.position += piece.len() as u64;
-            Ok(())
-        })
-    }
-
-    #[allow(unsafe_code)]
-    fn flush(&mut self) -> io::Result<()> {
-        const MOST: usize = 1024; // IOV_MAX
-        let mut slices = self.slices.as_mut_slice();
-        while !slices.is_empty() {
-            let count = slices.len().min(MOST);
-            let offset = i64::try_from(self.position).map_err(io::Error::other)?;
-            // SAFETY: an IoSlice is an iovec, and the bytes behind each are borrowed until then.
-            let written = unsafe {
-                #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-                libc::pwritev(
-                    self.file.as_raw_fd(),
-                    slices.as_ptr().cast(),
-                    count as libc::c_int,
-                    offset,
-                )
-            };
-            match usize::try_from(written) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    self.position += written as u64;
-                    IoSlice::advance_slices(&mut slices, written);
-                }
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        self.slices.clear();
-        Ok(())
-    }
-}
-
-fn for_each_piece(
-    tensor: &TensorRef,
-    mut each: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut gather = tensor.gather();
-    let mut piece = vec![0; PIECE];
-    loop {
-        let n = gather.fill(&mut piece);
-        if n == 0 {
-            return Ok(());
-        }
-        each(&piece[..n])?;
-    }
-}
 
 fn can_alias(dtype: DataType, same_shape: bool) -> bool {
     if same_shape {
@@ -881,229 +613,4 @@ fn can_alias(dtype: DataType, same_shape: bool) -> bool {
     } else {
         dtype.has_reshape()
     }
-}
-
-pub(crate) fn value_name(prefix: &str, path: &str) -> String {
-    if path.is_empty() {
-        prefix.to_owned()
-    } else {
-        format!("{prefix}/{path}")
-    }
-}
-
-pub(crate) fn key_hash(key: &str) -> u64 {
-    #[allow(clippy::cast_possible_truncation)] // 64 bits find it, the key itself confirms
-    {
-        XxHash3_128::oneshot(key.as_bytes()) as u64
-    }
-}
-
-/// What is known of the record but its values. The number of tensors comes first: a reader that
-/// walks needs no more of it.
-fn record_json(record: &Record, names: &[String], skipped: Option<&str>) -> String {
-    let mut out =
-        String::with_capacity(record.tree.len() + record.info.len() + 64 + names.len() * 160);
-    let stored = if skipped.is_some() {
-        0
-    } else {
-        record.leaves.len()
-    };
-    let _ = write!(out, r#"{{"n":{stored}"#);
-    if let Some(reason) = skipped {
-        out.push_str(r#","skipped":"#);
-        put_json_string(&mut out, reason);
-    }
-    let _ = write!(out, r#","tree":{},"leaves":["#, record.tree);
-    for (i, (leaf, name)) in record.leaves.iter().zip(names).enumerate() {
-        if i > 0 {
-            out.push(',');
-        }
-        out.push_str(r#"{"name":"#);
-        put_json_string(&mut out, name);
-        let _ = write!(
-            out,
-            r#","dtype":"{}","shape":{:?}"#,
-            leaf.tensor.dtype().name(),
-            leaf.tensor.shape()
-        );
-        if !leaf.info.is_empty() {
-            out.push(',');
-            out.push_str(&leaf.info);
-        }
-        if skipped.is_some() {
-            out.push_str(r#","stats":"#);
-            Stats::of(&leaf.tensor).put_json(&mut out);
-        }
-        out.push('}');
-    }
-    out.push(']');
-    if !record.info.is_empty() {
-        out.push(',');
-        out.push_str(record.info);
-    }
-    out.push('}');
-    out
-}
-
-impl DataFile {
-    /// A new inode: whoever has the old one mapped keeps it.
-    fn create(model: &Path) -> Result<Self> {
-        let name = format!("{}.data", file_name(model));
-        let path = model.with_file_name(&name);
-        remove_if_there(&path)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .at(&path)?;
-        Ok(Self {
-            file,
-            path,
-            name: name.clone(),
-            end: 0,
-        })
-        .inspect(|data| {
-            debug_assert_eq!(data.name, name);
-        })
-    }
-}
-
-fn remove_if_there(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).at(path),
-        _ => Ok(()),
-    }
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
-}
-
-/// `run.onnx` → `run.1.onnx`.
-pub(crate) fn part_path(first: &Path, part: u32) -> PathBuf {
-    let stem = first
-        .file_stem()
-        .map(|s| s.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    match first.extension() {
-        Some(extension) => {
-            first.with_file_name(format!("{stem}.{part}.{}", extension.to_string_lossy()))
-        }
-        None => first.with_file_name(format!("{stem}.{part}")),
-    }
-}
-
-/// The user's object with the run's identity in front.
-fn part_provenance(provenance: &str, run: &str, part: u32) -> String {
-    let rest = provenance
-        .trim_start()
-        .strip_prefix('{')
-        .unwrap_or("}")
-        .trim_start();
-    let comma = if rest.starts_with('}') { "" } else { "," };
-    format!(
-        r#"{{"format":{},"run":"{run}","part":{part}{comma}{rest}"#,
-        crate::layout::FORMAT_VERSION
-    )
-}
-
-fn random_id() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let half = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", half(), half())
-}
-
-struct Created {
-    file: File,
-    opset_at: u64,
-    graph_word_at: u64,
-    position: u64,
-    end: u64,
-}
-
-/// A valid model with an empty arena, complete before it gets its name.
-fn create_part(path: &Path, provenance: &str) -> Result<Created> {
-    let header = Header::new(provenance);
-    let position = header.bytes.len() as u64;
-    let end = position + INITIAL_ARENA;
-    let temporary = path.with_file_name(format!(".{}.{}.tmp", file_name(path), random_id()));
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&temporary)
-        .at(path)?;
-    let result = (|| {
-        let mut bytes = header.bytes.clone();
-        bytes.extend_from_slice(&filler_header(end - position - FILLER_HEADER));
-        file.write_all_at(&bytes, 0).at(path)?;
-        file.set_len(end).at(path)?;
-        write_graph_length(&file, header.graph_word_at, end).at(path)?;
-        lock(&file, path)?;
-        publish(&temporary, path)
-    })();
-    if let Err(error) = result {
-        let _ = std::fs::remove_file(&temporary);
-        return Err(error);
-    }
-    Ok(Created {
-        file,
-        opset_at: header.opset_at,
-        graph_word_at: header.graph_word_at,
-        position,
-        end,
-    })
-}
-
-/// Gives the new file its name, unless a live capture is writing the one that has it.
-fn publish(temporary: &Path, path: &Path) -> Result<()> {
-    // Held until the new file is in place: of two captures that start at once, one waits or loses.
-    let old = match File::open(path) {
-        Ok(old) => {
-            if old.metadata().at(path)?.is_dir() {
-                return Err(io::Error::from(io::ErrorKind::IsADirectory)).at(path);
-            }
-            lock(&old, path)?;
-            Some(old)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        // Not readable: it cannot be a capture of this user; rename decides.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
-        Err(error) => return Err(error).at(path),
-    };
-    if let Some(old) = &old {
-        let now = std::fs::metadata(path).at(path)?;
-        if now.ino() != old.metadata().at(path)?.ino() {
-            return Err(Error::Locked(path.to_owned()));
-        }
-    }
-    std::fs::rename(temporary, path).at(path)?;
-    // What belonged to the dump that was just replaced.
-    remove_if_there(&path.with_file_name(format!("{}.data", file_name(path))))
-}
-
-/// A lock that other captures see; it ends with the process.
-pub(crate) fn lock(file: &File, path: &Path) -> Result<()> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(std::fs::TryLockError::WouldBlock) => Err(Error::Locked(path.to_owned())),
-        // A file system without locks: better unprotected than unusable.
-        Err(std::fs::TryLockError::Error(error))
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::ENOLCK | libc::ENOTSUP | libc::ENOSYS)
-            ) =>
-        {
-            Ok(())
-        }
-        Err(std::fs::TryLockError::Error(error)) => Err(error).at(path),
-    }
-}
-
-fn unlock(file: &File) {
-    let _ = file.unlock();
 }

@@ -1,0 +1,323 @@
+//! The files of a dump: created, grown and cut so that each is a valid model at every moment.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::AtPath;
+use crate::layout::{put_entry, Header, INDEX_FIELD};
+use crate::wire::{self, filler_header, put_bytes, FILLER_HEADER};
+use crate::{Error, Result, TensorRef};
+
+const INITIAL_ARENA: u64 = 256 << 10;
+/// Strided tensors are copied so many bytes at a time.
+const PIECE: usize = 1 << 20;
+
+/// The unused tail of a file, and how it is cut.
+pub(crate) struct Arena {
+    pub(crate) position: u64,
+    pub(crate) end: u64,
+    pub(crate) graph_word_at: u64,
+}
+
+impl Arena {
+    /// Makes file, graph and arena reach to `self.end` from `old_end`.
+    ///
+    /// A kill between the first two calls leaves zeros behind the graph, which `load` and `repair`
+    /// mend: no system call extends a file and writes to its end at once.
+    pub(crate) fn extend(&self, file: &File, old_end: u64) -> io::Result<()> {
+        if self.end > old_end {
+            file.set_len(self.end)?;
+            let header = filler_header(self.end - old_end - FILLER_HEADER);
+            if let Err(error) = file.write_all_at(&header, old_end) {
+                file.set_len(old_end)?;
+                return Err(error);
+            }
+        }
+        write_graph_length(file, self.graph_word_at, self.end)?;
+        file.write_all_at(&filler_header(self.end - self.position - FILLER_HEADER), self.position)
+    }
+
+    /// Ends the graph at the arena and puts `tail` (fields of the model) behind it.
+    ///
+    /// Every step leaves a valid model, and none allocates when `tail` is empty: (1) under cover of
+    /// the arena, the tail behind a filler that covers it, and a filler for the rest; (2) the arena
+    /// shrinks to nothing, its two fillers show; (3) the graph ends before them; (4) the rest is
+    /// cut off; (5) one 8-byte write turns the filler's header into the tail's first bytes.
+    pub(crate) fn finish(&self, file: &File, tail: &[u8]) -> io::Result<()> {
+        let graph_end = self.position + FILLER_HEADER;
+        let mut covered = Vec::with_capacity(tail.len() + 8);
+        if let Some(body) = tail.get(8..) {
+            covered.extend_from_slice(&filler_header(body.len() as u64));
+            covered.extend_from_slice(body);
+        }
+        let file_end = graph_end + covered.len() as u64;
+        covered.extend_from_slice(&filler_header(self.end - file_end - FILLER_HEADER));
+        file.write_all_at(&covered, graph_end)?;
+        file.write_all_at(&filler_header(0), self.position)?;
+        write_graph_length(file, self.graph_word_at, graph_end)?;
+        file.set_len(file_end)?;
+        if let Some(first) = tail.get(..8) {
+            file.write_all_at(first, graph_end)?;
+        }
+        Ok(())
+    }
+}
+
+/// The fields behind the graph: a flag, and the index.
+pub(crate) fn tail<'a>(
+    key: &str,
+    value: &str,
+    index: impl Iterator<Item = &'a [u64; 2]>,
+) -> Vec<u8> {
+    let mut entries = Vec::new();
+    for [hash, offset] in index {
+        entries.extend_from_slice(&hash.to_le_bytes());
+        entries.extend_from_slice(&offset.to_le_bytes());
+    }
+    let mut out = Vec::with_capacity(entries.len() + 128);
+    put_entry(&mut out, crate::layout::field::MODEL_METADATA, key, value);
+    put_bytes(&mut out, INDEX_FIELD, &entries);
+    out
+}
+
+pub(crate) fn write_graph_length(file: &File, word_at: u64, graph_end: u64) -> io::Result<()> {
+    // The last byte of a filler of two, the tag, the length: one aligned word.
+    let mut word = [0u8; 8];
+    file.read_exact_at(&mut word, word_at)?;
+    let mut length = Vec::with_capacity(5);
+    wire::put_padded(&mut length, graph_end - (word_at + 8), 5);
+    word[3..].copy_from_slice(&length);
+    file.write_all_at(&word, word_at)
+}
+
+/// Collects slices and writes them with as few calls as there can be.
+pub(crate) struct Gathered<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) position: u64,
+    pub(crate) slices: Vec<IoSlice<'a>>,
+}
+
+impl<'a> Gathered<'a> {
+    pub(crate) fn new(file: &'a File, position: u64) -> Self {
+        Self { file, position, slices: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &'a [u8]) {
+        if !bytes.is_empty() {
+            self.slices.push(IoSlice::new(bytes));
+        }
+    }
+
+    pub(crate) fn push_strided(&mut self, tensor: &TensorRef) -> io::Result<()> {
+        self.flush()?;
+        for_each_piece(tensor, |piece| {
+            self.file.write_all_at(piece, self.position)?;
+            self.position += piece.len() as u64;
+            Ok(())
+        })
+    }
+
+    #[allow(unsafe_code)]
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        const MOST: usize = 1024; // IOV_MAX
+        let mut slices = self.slices.as_mut_slice();
+        while !slices.is_empty() {
+            let count = slices.len().min(MOST);
+            let offset = i64::try_from(self.position).map_err(io::Error::other)?;
+            // SAFETY: an IoSlice is an iovec, and the bytes behind each are borrowed until then.
+            let written = unsafe {
+                #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+                libc::pwritev(
+                    self.file.as_raw_fd(),
+                    slices.as_ptr().cast(),
+                    count as libc::c_int,
+                    offset,
+                )
+            };
+            match usize::try_from(written) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.position += written as u64;
+                    IoSlice::advance_slices(&mut slices, written);
+                }
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        self.slices.clear();
+        Ok(())
+    }
+}
+
+pub(crate) fn for_each_piece(
+    tensor: &TensorRef,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut gather = tensor.gather();
+    let mut piece = vec![0; PIECE];
+    loop {
+        let n = gather.fill(&mut piece);
+        if n == 0 {
+            return Ok(());
+        }
+        each(&piece[..n])?;
+    }
+}
+
+pub(crate) struct DataFile {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) name: String,
+    pub(crate) end: u64,
+}
+
+impl DataFile {
+    /// A new inode: whoever has the old one mapped keeps it.
+    pub(crate) fn create(model: &Path) -> Result<Self> {
+        let name = format!("{}.data", file_name(model));
+        let path = model.with_file_name(&name);
+        remove_if_there(&path)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).open(&path).at(&path)?;
+        Ok(Self { file, path, name: name.clone(), end: 0 }).inspect(|data| {
+            debug_assert_eq!(data.name, name);
+        })
+    }
+}
+
+pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).at(path),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// `run.onnx` → `run.1.onnx`.
+pub(crate) fn part_path(first: &Path, part: u32) -> PathBuf {
+    let stem = first.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    match first.extension() {
+        Some(extension) => {
+            first.with_file_name(format!("{stem}.{part}.{}", extension.to_string_lossy()))
+        }
+        None => first.with_file_name(format!("{stem}.{part}")),
+    }
+}
+
+/// The user's object with the run's identity in front.
+pub(crate) fn part_provenance(provenance: &str, run: &str, part: u32) -> String {
+    let rest = provenance.trim_start().strip_prefix('{').unwrap_or("}").trim_start();
+    let comma = if rest.starts_with('}') { "" } else { "," };
+    format!(
+        r#"{{"format":{},"run":"{run}","part":{part}{comma}{rest}"#,
+        crate::layout::FORMAT_VERSION
+    )
+}
+
+pub(crate) fn random_id() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
+}
+
+pub(crate) struct Created {
+    pub(crate) file: File,
+    pub(crate) opset_at: u64,
+    pub(crate) graph_word_at: u64,
+    pub(crate) position: u64,
+    pub(crate) end: u64,
+}
+
+/// A valid model with an empty arena, complete before it gets its name.
+pub(crate) fn create_part(path: &Path, provenance: &str) -> Result<Created> {
+    let header = Header::new(provenance);
+    let position = header.bytes.len() as u64;
+    let end = position + INITIAL_ARENA;
+    let temporary = path.with_file_name(format!(".{}.{}.tmp", file_name(path), random_id()));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&temporary)
+        .at(path)?;
+    let result = (|| {
+        let mut bytes = header.bytes.clone();
+        bytes.extend_from_slice(&filler_header(end - position - FILLER_HEADER));
+        file.write_all_at(&bytes, 0).at(path)?;
+        file.set_len(end).at(path)?;
+        write_graph_length(&file, header.graph_word_at, end).at(path)?;
+        lock(&file, path)?;
+        publish(&temporary, path)
+    })();
+    if let Err(error) = result {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(error);
+    }
+    Ok(Created {
+        file,
+        opset_at: header.opset_at,
+        graph_word_at: header.graph_word_at,
+        position,
+        end,
+    })
+}
+
+/// Gives the new file its name, unless a live capture is writing the one that has it.
+pub(crate) fn publish(temporary: &Path, path: &Path) -> Result<()> {
+    // Held until the new file is in place: of two captures that start at once, one waits or loses.
+    let old = match File::open(path) {
+        Ok(old) => {
+            if old.metadata().at(path)?.is_dir() {
+                return Err(io::Error::from(io::ErrorKind::IsADirectory)).at(path);
+            }
+            lock(&old, path)?;
+            Some(old)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        // Not readable: it cannot be a capture of this user; rename decides.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+        Err(error) => return Err(error).at(path),
+    };
+    if let Some(old) = &old {
+        let now = std::fs::metadata(path).at(path)?;
+        if now.ino() != old.metadata().at(path)?.ino() {
+            return Err(Error::Locked(path.to_owned()));
+        }
+    }
+    std::fs::rename(temporary, path).at(path)?;
+    // What belonged to the dump that was just replaced.
+    remove_if_there(&path.with_file_name(format!("{}.data", file_name(path))))
+}
+
+/// A lock that other captures see; it ends with the process.
+pub(crate) fn lock(file: &File, path: &Path) -> Result<()> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::Locked(path.to_owned())),
+        // A file system without locks: better unprotected than unusable.
+        Err(std::fs::TryLockError::Error(error))
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOLCK | libc::ENOTSUP | libc::ENOSYS)
+            ) =>
+        {
+            Ok(())
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(error).at(path),
+    }
+}
+
+pub(crate) fn unlock(file: &File) {
+    let _ = file.unlock();
+}

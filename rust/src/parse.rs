@@ -1,0 +1,449 @@
+//! Protobuf as it is read: fields by their lengths, every number doubted.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::layout::{field, CHECKSUM, HINT_FIELD};
+use crate::seen::{Digest, Original};
+use crate::source::Source;
+use crate::wire::{get_varint, FIXED32, FIXED64, LEN, VARINT};
+use crate::{DataType, Error, Result};
+
+/// The most bytes a name may have, and the most dimensions a tensor.
+const MOST_NAME: u64 = 64 << 10;
+const MOST_RANK: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field {
+    pub(crate) number: u32,
+    pub(crate) wire: u8,
+    /// The number itself for varints and fixed widths.
+    pub(crate) value: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+pub(crate) struct Cursor<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) source: &'a Source,
+    pub(crate) position: u64,
+    pub(crate) end: u64,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn error<T>(&self, offset: u64, message: impl Into<String>) -> Result<T> {
+        Err(Error::Format { path: self.path.to_owned(), offset, message: message.into() })
+    }
+
+    /// The next field, `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<Field>> {
+        if self.position >= self.end {
+            return Ok(None);
+        }
+        let at = self.position;
+        let left = usize::try_from(self.end - at).unwrap_or(usize::MAX);
+        let Some(bytes) = self.source.peek(at, left.min(20)) else {
+            return self.error(at, "cannot be read");
+        };
+        let Some((tag, n)) = get_varint(&bytes) else {
+            return self.error(at, "expected a field, found no tag");
+        };
+        let (number, wire) = (tag >> 3, (tag & 7) as u8);
+        if number == 0 || number > 0x1fff_ffff {
+            return self.error(at, format!("expected a field, found number {number}"));
+        }
+        let start = at + n as u64;
+        let (value, start, end) = match wire {
+            VARINT => match get_varint(&bytes[n..]) {
+                Some((value, m)) => (value, start, start + m as u64),
+                None => return self.error(start, "expected a varint"),
+            },
+            LEN => match get_varint(&bytes[n..]) {
+                Some((length, m)) => {
+                    let start = start + m as u64;
+                    if length > self.end.saturating_sub(start) {
+                        let left = self.end.saturating_sub(start);
+                        return self.error(
+                            at,
+                            format!("field {number} has {length} bytes, {left} are left"),
+                        );
+                    }
+                    (0, start, start + length)
+                }
+                None => return self.error(start, "expected a length"),
+            },
+            FIXED64 => match bytes.get(n..n + 8).and_then(|b| b.first_chunk()) {
+                Some(b) => (u64::from_le_bytes(*b), start, start + 8),
+                None => return self.error(start, "expected eight bytes"),
+            },
+            FIXED32 => match bytes.get(n..n + 4).and_then(|b| b.first_chunk()) {
+                Some(b) => (u32::from_le_bytes(*b).into(), start, start + 4),
+                None => return self.error(start, "expected four bytes"),
+            },
+            other => return self.error(at, format!("expected a field, found wire type {other}")),
+        };
+        self.position = end;
+        #[allow(clippy::cast_possible_truncation)] // checked above
+        let number = number as u32;
+        Ok(Some(Field { number, wire, value, start, end }))
+    }
+
+    pub(crate) fn inside(&self, field: Field) -> Cursor<'a> {
+        Cursor { position: field.start, end: field.end, ..*self }
+    }
+
+    pub(crate) fn bytes(&self, field: Field) -> Result<Cow<'a, [u8]>> {
+        match self.source.read(field.start, field.end - field.start) {
+            Some(bytes) if field.wire == LEN => Ok(bytes),
+            _ => self.error(field.start, format!("expected bytes in field {}", field.number)),
+        }
+    }
+
+    pub(crate) fn name(&self, field: Field) -> Result<Vec<u8>> {
+        if field.end - field.start > MOST_NAME {
+            let n = field.end - field.start;
+            return self.error(field.start, format!("a name of {n} bytes, expected {MOST_NAME}"));
+        }
+        self.bytes(field).map(Cow::into_owned)
+    }
+
+    pub(crate) fn text(&self, field: Field) -> Result<Cow<'a, str>> {
+        let text = match self.bytes(field)? {
+            Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).ok(),
+            Cow::Owned(bytes) => String::from_utf8(bytes).map(Cow::Owned).ok(),
+        };
+        match text {
+            Some(text) => Ok(text),
+            None => self.error(field.start, "expected UTF-8"),
+        }
+    }
+
+    /// The key and value of a `StringStringEntryProto`.
+    pub(crate) fn entry(&self, field: Field) -> Result<(Field, Field)> {
+        let mut cursor = self.inside(field);
+        let empty = Field { number: 0, wire: LEN, value: 0, start: field.end, end: field.end };
+        let (mut key, mut value) = (empty, empty);
+        while let Some(f) = cursor.next()? {
+            match (f.number, f.wire) {
+                (field::ENTRY_KEY, LEN) => key = f,
+                (field::ENTRY_VALUE, LEN) => value = f,
+                _ => {}
+            }
+        }
+        Ok((key, value))
+    }
+}
+
+/// What a node says, as far as constants go.
+pub(crate) struct Node {
+    pub(crate) op: Vec<u8>,
+    pub(crate) inputs: Vec<Vec<u8>>,
+    pub(crate) output: Vec<u8>,
+    pub(crate) tensor: Option<Field>,
+    pub(crate) hint: Option<u64>,
+    pub(crate) at: u64,
+}
+
+/// Where the bytes of a `TensorProto` are.
+pub(crate) struct TensorHeader {
+    pub(crate) name: Vec<u8>,
+    pub(crate) dtype: Option<DataType>,
+    pub(crate) code: u64,
+    pub(crate) dims: Vec<i64>,
+    pub(crate) raw: Option<Field>,
+    pub(crate) typed: Vec<Field>,
+    pub(crate) strings: Vec<Field>,
+    pub(crate) location: Option<(String, u64, Option<u64>)>,
+    pub(crate) checksum: Option<Digest>,
+    pub(crate) at: u64,
+}
+
+pub(crate) fn parse_node(outer: &Cursor, node: Field) -> Result<Node> {
+    let mut cursor = outer.inside(node);
+    let mut out = Node {
+        op: Vec::new(),
+        inputs: Vec::new(),
+        output: Vec::new(),
+        tensor: None,
+        hint: None,
+        at: node.start,
+    };
+    let mut outputs = 0;
+    while let Some(f) = cursor.next()? {
+        match (f.number, f.wire) {
+            (field::NODE_INPUT, LEN) => out.inputs.push(cursor.name(f)?),
+            (field::NODE_OUTPUT, LEN) => {
+                outputs += 1;
+                if outputs == 1 {
+                    out.output = cursor.name(f)?;
+                }
+            }
+            (field::NODE_OP_TYPE, LEN) => out.op = cursor.name(f)?,
+            (field::NODE_DOMAIN, LEN) if !matches!(&*cursor.name(f)?, b"" | b"ai.onnx") => {
+                out.op.clear();
+            }
+            (field::NODE_ATTRIBUTE, LEN) => {
+                if let Some(tensor) = parse_value_attribute(&cursor, f)? {
+                    out.tensor = Some(tensor);
+                }
+            }
+            (HINT_FIELD, FIXED64) => out.hint = Some(f.value),
+            _ => {}
+        }
+        if f.number == field::NODE_DOMAIN && out.op.is_empty() {
+            out.op = b"?".to_vec();
+        }
+    }
+    Ok(out)
+}
+
+/// The tensor of an attribute called `value`.
+pub(crate) fn parse_value_attribute(outer: &Cursor, attribute: Field) -> Result<Option<Field>> {
+    let mut cursor = outer.inside(attribute);
+    let (mut named, mut tensor) = (false, None);
+    while let Some(f) = cursor.next()? {
+        match (f.number, f.wire) {
+            (field::ATTRIBUTE_NAME, LEN) => named = &*cursor.name(f)? == b"value",
+            (field::ATTRIBUTE_TENSOR, LEN) if tensor.is_some() => {
+                return cursor.error(f.start, "expected one tensor in an attribute");
+            }
+            (field::ATTRIBUTE_TENSOR, LEN) => tensor = Some(f),
+            _ => {}
+        }
+    }
+    Ok(tensor.filter(|_| named))
+}
+
+pub(crate) fn parse_tensor(outer: &Cursor, tensor: Field) -> Result<TensorHeader> {
+    let mut cursor = outer.inside(tensor);
+    let mut out = TensorHeader {
+        name: Vec::new(),
+        dtype: None,
+        code: 0,
+        dims: Vec::new(),
+        raw: None,
+        typed: Vec::new(),
+        strings: Vec::new(),
+        location: None,
+        checksum: None,
+        at: tensor.start,
+    };
+    let (mut external, mut is_external) = (Vec::new(), false);
+    while let Some(f) = cursor.next()? {
+        match (f.number, f.wire) {
+            (field::TENSOR_DIMS, VARINT) => push_dim(&cursor, &mut out.dims, f.start, f.value)?,
+            (field::TENSOR_DIMS, LEN) => {
+                let packed = cursor.bytes(f)?;
+                let mut rest = &*packed;
+                while !rest.is_empty() {
+                    let Some((dim, n)) = get_varint(rest) else {
+                        return cursor.error(f.start, "expected a varint");
+                    };
+                    push_dim(&cursor, &mut out.dims, f.start, dim)?;
+                    rest = &rest[n..];
+                }
+            }
+            (field::TENSOR_DATA_TYPE, VARINT) => {
+                out.code = f.value;
+                out.dtype = DataType::from_code(f.value);
+            }
+            (field::TENSOR_NAME, LEN) => out.name = cursor.name(f)?,
+            (field::TENSOR_RAW_DATA, LEN) if out.raw.is_some() => {
+                return cursor.error(f.start, "expected one raw_data in a tensor");
+            }
+            (field::TENSOR_RAW_DATA, LEN) => out.raw = Some(f),
+            (
+                field::TENSOR_FLOAT_DATA
+                | field::TENSOR_INT32_DATA
+                | field::TENSOR_INT64_DATA
+                | field::TENSOR_DOUBLE_DATA
+                | field::TENSOR_UINT64_DATA,
+                _,
+            ) => out.typed.push(f),
+            (field::TENSOR_STRING_DATA, LEN) => out.strings.push(f),
+            (field::TENSOR_EXTERNAL_DATA, LEN) => external.push(cursor.entry(f)?),
+            (field::TENSOR_DATA_LOCATION, VARINT) => is_external = f.value == 1,
+            (field::TENSOR_METADATA, LEN) => {
+                let (key, value) = cursor.entry(f)?;
+                if &*cursor.bytes(key)? == CHECKSUM.as_bytes() {
+                    let text = cursor.text(value)?;
+                    out.checksum = u128::from_str_radix(&text, 16).ok().map(Digest);
+                }
+            }
+            _ => {}
+        }
+    }
+    if is_external {
+        out.location = Some(parse_external(&cursor, tensor, &external)?);
+    }
+    Ok(out)
+}
+
+pub(crate) fn parse_external(
+    cursor: &Cursor,
+    tensor: Field,
+    entries: &[(Field, Field)],
+) -> Result<(String, u64, Option<u64>)> {
+    let (mut location, mut offset, mut length) = (None, 0, None);
+    for &(key, value) in entries {
+        let text = cursor.text(value)?;
+        let number = || match text.parse::<u64>() {
+            Ok(number) => Ok(number),
+            Err(_) => cursor.error(value.start, format!("expected a number, found {text:?}")),
+        };
+        match &*cursor.bytes(key)? {
+            b"location" => location = Some(text.to_string()),
+            b"offset" => offset = number()?,
+            b"length" => length = Some(number()?),
+            _ => {}
+        }
+    }
+    match location {
+        Some(location) => Ok((location, offset, length)),
+        None => cursor.error(tensor.start, "expected the location of external data"),
+    }
+}
+
+pub(crate) fn push_dim(cursor: &Cursor, dims: &mut Vec<i64>, at: u64, dim: u64) -> Result<()> {
+    let Ok(dim) = i64::try_from(dim) else {
+        return cursor.error(at, "expected a size, found a negative one");
+    };
+    if dims.len() == MOST_RANK {
+        return cursor.error(at, format!("expected at most {MOST_RANK} dimensions"));
+    }
+    dims.push(dim);
+    Ok(())
+}
+
+/// Name, element type and sizes of a graph output.
+pub(crate) fn parse_output(outer: &Cursor, output: Field) -> Result<(Vec<u8>, u64, Vec<i64>)> {
+    let mut cursor = outer.inside(output);
+    let (mut name, mut code, mut dims) = (Vec::new(), 0, Vec::new());
+    while let Some(f) = cursor.next()? {
+        match (f.number, f.wire) {
+            (field::VALUE_NAME, LEN) => name = cursor.name(f)?,
+            (field::VALUE_TYPE, LEN) => {
+                let mut types = cursor.inside(f);
+                while let Some(f) = types.next()? {
+                    if (f.number, f.wire) == (field::TYPE_TENSOR, LEN) {
+                        (code, dims) = parse_tensor_type(&types, f)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((name, code, dims))
+}
+
+pub(crate) fn parse_tensor_type(outer: &Cursor, tensor: Field) -> Result<(u64, Vec<i64>)> {
+    let mut cursor = outer.inside(tensor);
+    let (mut code, mut dims) = (0, Vec::new());
+    while let Some(f) = cursor.next()? {
+        match (f.number, f.wire) {
+            (field::TENSOR_TYPE_ELEM, VARINT) => code = f.value,
+            (field::TENSOR_TYPE_SHAPE, LEN) => {
+                let mut shape = cursor.inside(f);
+                while let Some(f) = shape.next()? {
+                    if (f.number, f.wire) != (field::SHAPE_DIM, LEN) {
+                        continue;
+                    }
+                    let (mut dim, mut value) = (shape.inside(f), 0);
+                    while let Some(f) = dim.next()? {
+                        if (f.number, f.wire) == (field::DIM_VALUE, VARINT) {
+                            value = f.value;
+                        }
+                    }
+                    push_dim(&shape, &mut dims, f.start, value)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((code, dims))
+}
+
+/// The Constant whose node begins at `offset`, in a file that this process is writing.
+pub(crate) fn read_original(file: &File, offset: u64) -> Option<Original> {
+    // A header is the names and the sizes: a second read is for very long names only.
+    for window in [1 << 12, 1 << 18] {
+        let len = file.metadata().ok()?.len();
+        let mut bytes = vec![0; usize::try_from(len.checked_sub(offset)?).ok()?.min(window)];
+        file.read_exact_at(&mut bytes, offset).ok()?;
+        let source = Source::window(offset, bytes, len);
+        let cursor = Cursor { path: Path::new(""), source: &source, position: offset, end: len };
+        if let Some(original) = parse_original(cursor, offset) {
+            return Some(original);
+        }
+    }
+    None
+}
+
+pub(crate) fn parse_original(mut cursor: Cursor, offset: u64) -> Option<Original> {
+    let field = cursor.next().ok()??;
+    let node = parse_node(&cursor, field).ok()?;
+    let tensor = parse_tensor(&cursor, node.tensor?).ok()?;
+    Some(Original {
+        digest: tensor.checksum?,
+        dtype: tensor.dtype?,
+        dims: tensor.dims,
+        name: String::from_utf8(node.output).ok()?,
+        offset,
+    })
+}
+
+pub(crate) fn elements(dims: &[i64]) -> Option<u64> {
+    let mut count = 1u64;
+    for &dim in dims {
+        count = count.checked_mul(u64::try_from(dim).ok()?)?;
+    }
+    Some(count)
+}
+
+/// The typed fields of a `TensorProto` as raw data.
+pub(crate) fn typed_bytes(
+    cursor: &Cursor,
+    dtype: DataType,
+    fields: &[Field],
+    at: u64,
+) -> Result<Vec<u8>> {
+    let width = match dtype {
+        DataType::Complex64 => 4,
+        DataType::Complex128 => 8,
+        other => usize::from(other.bits()).div_ceil(8),
+    };
+    let mut out = Vec::new();
+    for f in fields {
+        let expected = match dtype {
+            DataType::Float | DataType::Complex64 => field::TENSOR_FLOAT_DATA,
+            DataType::Double | DataType::Complex128 => field::TENSOR_DOUBLE_DATA,
+            DataType::Int64 => field::TENSOR_INT64_DATA,
+            DataType::Uint32 | DataType::Uint64 => field::TENSOR_UINT64_DATA,
+            _ => field::TENSOR_INT32_DATA,
+        };
+        if f.number != expected {
+            let message = format!("field {} holds no {}", f.number, dtype.name());
+            return cursor.error(at, message);
+        }
+        match f.wire {
+            LEN if matches!(expected, field::TENSOR_FLOAT_DATA | field::TENSOR_DOUBLE_DATA) => {
+                out.extend_from_slice(&cursor.bytes(*f)?);
+            }
+            LEN => {
+                let packed = cursor.bytes(*f)?;
+                let mut rest = &*packed;
+                while !rest.is_empty() {
+                    let Some((value, n)) = get_varint(rest) else {
+                        return cursor.error(f.start, "expected a varint");
+                    };
+                    out.extend_from_slice(&value.to_le_bytes()[..width]);
+                    rest = &rest[n..];
+                }
+            }
+            _ => out.extend_from_slice(&f.value.to_le_bytes()[..width]),
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,551 @@
+//! One file of a dump: its records, and the constants that any model holds.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::error::AtPath;
+use crate::layout::{field, COMPLETE, INDEX_FIELD, PROVENANCE};
+use crate::parse::{
+    elements, parse_node, parse_output, parse_tensor, typed_bytes, Cursor, Field, Node,
+    TensorHeader,
+};
+use crate::reader::{Output, Tensor};
+use crate::record::{key_hash, SKIPPED_FLAG};
+use crate::source::{open_external, Mode, Shared, Source};
+use crate::wire::LEN;
+use crate::{DataType, Error, Result};
+
+/// How many nodes may stand between an output and its constant.
+pub(crate) const MOST_HOPS: usize = 64;
+
+pub(crate) struct Part {
+    pub(crate) path: PathBuf,
+    /// `None` for a model in memory.
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) mode: Mode,
+    pub(crate) source: Source,
+    pub(crate) graph: (u64, u64),
+    pub(crate) native: bool,
+    pub(crate) complete: bool,
+    pub(crate) provenance: String,
+    /// `(hash of the key, offset of the record with the skipped flag)`.
+    pub(crate) index: Vec<[u64; 2]>,
+    /// Offsets of nodes and initializers by the name of what they define.
+    pub(crate) definitions: OnceLock<HashMap<Vec<u8>, Definition>>,
+    pub(crate) external: Mutex<HashMap<String, Arc<Source>>>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Definition {
+    Node(u64),
+    Initializer(u64, u64),
+}
+
+impl Part {
+    pub(crate) fn open(path: &Path, mode: Mode) -> Result<Self> {
+        let file = File::open(path).at(path)?;
+        if file.metadata().at(path)?.is_dir() {
+            return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory)).at(path);
+        }
+        let source = Source::open(file, mode).at(path)?;
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        Self::parse(path, Some(folder), mode, source)
+    }
+
+    pub(crate) fn parse(
+        path: &Path,
+        folder: Option<PathBuf>,
+        mode: Mode,
+        source: Source,
+    ) -> Result<Self> {
+        let mut part = Self {
+            path: path.to_owned(),
+            folder,
+            mode,
+            source,
+            graph: (0, 0),
+            native: false,
+            complete: false,
+            provenance: "{}".to_owned(),
+            index: Vec::new(),
+            definitions: OnceLock::new(),
+            external: Mutex::new(HashMap::new()),
+        };
+        let index = part.parse_model()?;
+        let producer_is_us = part.native;
+        part.native = part.parse_provenance()? && producer_is_us;
+        if part.native {
+            part.index = match index {
+                Some(index) => part.read_index(index)?,
+                None => part.walk()?,
+            };
+        }
+        Ok(part)
+    }
+
+    pub(crate) fn cursor(&self, position: u64, end: u64) -> Cursor<'_> {
+        Cursor { path: &self.path, source: &self.source, position, end }
+    }
+
+    pub(crate) fn failure(&self, offset: u64, message: String) -> Error {
+        Error::Format { path: self.path.clone(), offset, message }
+    }
+
+    pub(crate) fn graph_cursor(&self) -> Cursor<'_> {
+        self.cursor(self.graph.0, self.graph.1)
+    }
+
+    /// The model's own fields: where the graph is, whether it is ours, whether it was closed.
+    pub(crate) fn parse_model(&mut self) -> Result<Option<Field>> {
+        let len = self.source.len;
+        let (mut graph, mut index, mut native, mut complete) = (None, None, false, false);
+        let mut cursor = self.cursor(0, len);
+        loop {
+            let at = cursor.position;
+            // A capture killed while its file grew leaves zeros behind the graph.
+            if graph.is_some() && native && cursor.source.peek(at, 1).is_some_and(|b| *b == [0]) {
+                break;
+            }
+            let Some(f) = cursor.next()? else { break };
+            match (f.number, f.wire) {
+                (field::MODEL_PRODUCER_NAME, LEN) => native = &*cursor.name(f)? == b"faststeal",
+                (field::MODEL_GRAPH, LEN) if graph.is_some() => {
+                    return cursor.error(at, "expected one graph, found a second");
+                }
+                (field::MODEL_GRAPH, LEN) => graph = Some((f.start, f.end)),
+                (field::MODEL_METADATA, LEN) => {
+                    let (key, value) = cursor.entry(f)?;
+                    if &*cursor.bytes(key)? == COMPLETE.as_bytes() {
+                        complete = &*cursor.bytes(value)? == b"1";
+                    }
+                }
+                (INDEX_FIELD, LEN) => index = Some(f),
+                _ => {}
+            }
+        }
+        let Some(graph) = graph else {
+            return cursor.error(len, "expected an ONNX model, found no graph");
+        };
+        self.graph = graph;
+        self.native = native;
+        self.complete = complete && native;
+        Ok(index)
+    }
+
+    /// Finds the provenance: an entry near the start, anywhere in a file that was saved again.
+    pub(crate) fn parse_provenance(&mut self) -> Result<bool> {
+        let mut found = None;
+        let mut cursor = self.graph_cursor();
+        while let Some(f) = cursor.next()? {
+            if (f.number, f.wire) == (field::GRAPH_METADATA, LEN) {
+                let (key, value) = cursor.entry(f)?;
+                if &*cursor.bytes(key)? == PROVENANCE.as_bytes() {
+                    found = Some(cursor.text(value)?.into_owned());
+                    break;
+                }
+            }
+        }
+        if let Some(found) = found {
+            self.provenance = found;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    pub(crate) fn read_index(&self, index: Field) -> Result<Vec<[u64; 2]>> {
+        let cursor = self.cursor(index.start, index.end);
+        let bytes = cursor.bytes(index)?;
+        let (entries, rest) = bytes.as_chunks::<16>();
+        if !rest.is_empty() {
+            return cursor.error(index.start, "expected an index of 16 bytes an entry");
+        }
+        let mut out = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let (words, _) = entry.as_chunks::<8>();
+            let [hash, offset] = [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])];
+            let at = offset & !SKIPPED_FLAG;
+            if at < self.graph.0 || at >= self.graph.1 {
+                let message = format!("the index points to byte {at}, outside the graph");
+                return cursor.error(index.start, message);
+            }
+            out.push([hash, offset]);
+        }
+        Ok(out)
+    }
+
+    /// The records, by their lengths; no tensor is touched.
+    pub(crate) fn walk(&self) -> Result<Vec<[u64; 2]>> {
+        let mut out = Vec::new();
+        let mut cursor = self.graph_cursor();
+        loop {
+            let at = cursor.position;
+            let Some(f) = cursor.next()? else {
+                return Ok(out);
+            };
+            if (f.number, f.wire) != (field::GRAPH_METADATA, LEN) {
+                continue;
+            }
+            let (key, value) = cursor.entry(f)?;
+            let key = cursor.text(key)?;
+            if !key.contains('/') {
+                continue;
+            }
+            let json = self.source.peek(value.start, SKIPPED_START.len());
+            let skipped = json.is_some_and(|json| *json == *SKIPPED_START);
+            out.push([key_hash(&key), if skipped { at | SKIPPED_FLAG } else { at }]);
+        }
+    }
+
+    /// Key and description of the record at `entry`, checked against it.
+    pub(crate) fn record_header(&self, entry: [u64; 2]) -> Result<RecordHeader<'_>> {
+        let at = entry[1] & !SKIPPED_FLAG;
+        let mut cursor = self.cursor(at, self.graph.1);
+        let f = match cursor.next()? {
+            Some(f) if (f.number, f.wire) == (field::GRAPH_METADATA, LEN) => f,
+            _ => return cursor.error(at, "expected a record"),
+        };
+        let (key, json) = cursor.entry(f)?;
+        let header =
+            RecordHeader { key: cursor.text(key)?, json: cursor.text(json)?, end: f.end, at };
+        if key_hash(&header.key) != entry[0] {
+            return cursor.error(at, "the record is not the one that the index names");
+        }
+        if header.json.as_bytes().starts_with(SKIPPED_START) != (entry[1] & SKIPPED_FLAG != 0) {
+            return cursor.error(at, "index and record differ in whether values were left out");
+        }
+        Ok(header)
+    }
+
+    /// The tensors behind a record's header, where they stand in a file that nobody reordered.
+    pub(crate) fn tensors_in_place(
+        &self,
+        header: &RecordHeader,
+        count: usize,
+    ) -> Result<Option<Vec<Tensor>>> {
+        let mut cursor = self.cursor(header.end, self.graph.1);
+        let mut outputs = Vec::new();
+        while outputs.len() < count {
+            match cursor.next()? {
+                Some(f) if (f.number, f.wire) == (field::GRAPH_OUTPUT, LEN) => {
+                    outputs.push(parse_output(&cursor, f)?);
+                }
+                _ => return Ok(None),
+            }
+        }
+        let mut tensors = Vec::with_capacity(count);
+        for (name, _, dims) in outputs {
+            loop {
+                let node = match cursor.next()? {
+                    Some(f) if (f.number, f.wire) == (field::GRAPH_NODE, LEN) => {
+                        parse_node(&cursor, f)?
+                    }
+                    _ => return Ok(None),
+                };
+                if node.output != name {
+                    if node.op == b"Constant" && node.output.ends_with(b"//shape") {
+                        continue;
+                    }
+                    return Ok(None);
+                }
+                let Some(tensor) = self.follow_hint(&cursor, &node, &dims)? else {
+                    return Ok(None);
+                };
+                tensors.push(tensor);
+                break;
+            }
+        }
+        Ok(Some(tensors))
+    }
+
+    /// A Constant, or an alias whose original stands where its hint says.
+    pub(crate) fn follow_hint(
+        &self,
+        cursor: &Cursor,
+        node: &Node,
+        dims: &[i64],
+    ) -> Result<Option<Tensor>> {
+        if let (b"Constant", Some(tensor)) = (&*node.op, node.tensor) {
+            return self.tensor(parse_tensor(cursor, tensor)?).map(Some);
+        }
+        let (b"Identity" | b"Reshape", Some(hint), Some(name)) =
+            (&*node.op, node.hint, node.inputs.first())
+        else {
+            return Ok(None);
+        };
+        if hint < self.graph.0 || hint >= node.at {
+            return Ok(None);
+        }
+        let mut cursor = self.cursor(hint, self.graph.1);
+        // A hint into the middle of something may parse as anything, or not at all.
+        let Ok(Some(f)) = cursor.next() else {
+            return Ok(None);
+        };
+        if (f.number, f.wire) != (field::GRAPH_NODE, LEN) {
+            return Ok(None);
+        }
+        let Ok(original) = parse_node(&cursor, f) else {
+            return Ok(None);
+        };
+        let (b"Constant", Some(tensor), true) =
+            (&*original.op, original.tensor, original.output == *name)
+        else {
+            return Ok(None);
+        };
+        let tensor = self.tensor(parse_tensor(&cursor, tensor)?)?;
+        self.reshaped(tensor, dims, node.at).map(Some)
+    }
+
+    pub(crate) fn reshaped(&self, mut tensor: Tensor, dims: &[i64], at: u64) -> Result<Tensor> {
+        if elements(&tensor.dims) != elements(dims) {
+            let message = format!("{:?} cannot have the shape {dims:?}", tensor.dims);
+            return self.cursor(at, at).error(at, message);
+        }
+        tensor.dims = dims.to_vec();
+        Ok(tensor)
+    }
+
+    pub(crate) fn definitions(&self) -> Result<&HashMap<Vec<u8>, Definition>> {
+        if let Some(found) = self.definitions.get() {
+            return Ok(found);
+        }
+        let mut map = HashMap::new();
+        let mut cursor = self.graph_cursor();
+        loop {
+            let at = cursor.position;
+            let Some(f) = cursor.next()? else { break };
+            let (name, definition) = match (f.number, f.wire) {
+                (field::GRAPH_NODE, LEN) => (parse_node(&cursor, f)?.output, Definition::Node(at)),
+                (field::GRAPH_INITIALIZER, LEN) => {
+                    (parse_tensor(&cursor, f)?.name, Definition::Initializer(f.start, f.end))
+                }
+                _ => continue,
+            };
+            if map.insert(name.clone(), definition).is_some() {
+                let name = String::from_utf8_lossy(&name);
+                return cursor.error(at, format!("{name:?} is defined twice"));
+            }
+        }
+        Ok(self.definitions.get_or_init(|| map))
+    }
+
+    /// The constant called `name`, through aliases, anywhere in the graph.
+    pub(crate) fn resolve(&self, name: &[u8], hops: usize) -> Result<Output> {
+        let text = String::from_utf8_lossy(name).into_owned();
+        let fail = |at, message: String| Err(self.failure(at, message));
+        let Some(&definition) = self.definitions()?.get(name) else {
+            return fail(self.graph.0, format!("nothing defines {text:?}"));
+        };
+        let at = match definition {
+            Definition::Initializer(start, end) => {
+                let f = Field { number: 0, wire: LEN, value: 0, start, end };
+                return self.value(parse_tensor(&self.cursor(start, end), f)?);
+            }
+            Definition::Node(at) => at,
+        };
+        if hops == 0 {
+            return fail(at, format!("{text:?} is behind more than {MOST_HOPS} nodes"));
+        }
+        let mut cursor = self.cursor(at, self.graph.1);
+        let Some(f) = cursor.next()? else {
+            return fail(at, "expected a node".into());
+        };
+        let node = parse_node(&cursor, f)?;
+        let one = |name: &[u8]| match self.resolve(name, hops - 1)? {
+            Output::Tensor(tensor) => Ok(tensor),
+            _ => Err(self.failure(at, format!("expected a tensor as input of {text:?}"))),
+        };
+        match (&*node.op, node.tensor, &*node.inputs) {
+            (b"Constant", Some(tensor), _) => self.value(parse_tensor(&cursor, tensor)?),
+            (b"Identity", _, [input]) => self.resolve(input, hops - 1),
+            (b"Reshape", _, [input, shape]) => {
+                let shape = one(shape)?;
+                if shape.dtype != DataType::Int64 {
+                    return fail(at, format!("expected a shape of int64 for {text:?}"));
+                }
+                let words = shape.bytes().as_chunks::<8>().0.iter();
+                let dims: Vec<i64> = words.map(|b| i64::from_le_bytes(*b)).collect();
+                self.reshaped(one(input)?, &dims, at).map(Output::Tensor)
+            }
+            (b"SequenceConstruct", _, inputs) => {
+                let tensors: Result<_> = inputs.iter().map(|input| one(input)).collect();
+                tensors.map(Output::Sequence)
+            }
+            (b"SequenceEmpty", _, []) => Ok(Output::Sequence(Vec::new())),
+            (op, _, _) => {
+                let op = String::from_utf8_lossy(op);
+                fail(at, format!("{text:?} is computed by {op}, expected a constant"))
+            }
+        }
+    }
+
+    pub(crate) fn value(&self, header: TensorHeader) -> Result<Output> {
+        const STRING: u64 = 8;
+        if header.code != STRING {
+            return self.tensor(header).map(Output::Tensor);
+        }
+        let cursor = self.cursor(0, self.source.len);
+        let strings: Result<Vec<Vec<u8>>> =
+            header.strings.iter().map(|f| cursor.bytes(*f).map(Cow::into_owned)).collect();
+        let strings = strings?;
+        if elements(&header.dims) != Some(strings.len() as u64) {
+            let message = format!("{} strings for the shape {:?}", strings.len(), header.dims);
+            return cursor.error(header.at, message);
+        }
+        Ok(Output::Strings(strings))
+    }
+
+    /// Bytes exactly as many as type and sizes say, else an error.
+    pub(crate) fn tensor(&self, header: TensorHeader) -> Result<Tensor> {
+        let cursor = self.cursor(0, self.source.len);
+        let Some(dtype) = header.dtype else {
+            return cursor.error(header.at, format!("unknown element type {}", header.code));
+        };
+        let Some(need) = elements(&header.dims).and_then(|count| dtype.bytes(count)) else {
+            return cursor.error(header.at, format!("the shape {:?} overflows", header.dims));
+        };
+        let forms = [
+            header.raw.is_some_and(|raw| raw.end > raw.start),
+            !header.typed.is_empty(),
+            header.location.is_some(),
+        ];
+        if forms.iter().filter(|form| **form).count() > 1 {
+            return cursor.error(header.at, "expected one of raw, typed and external data");
+        }
+        let have = |n: u64| {
+            if n == need {
+                return Ok(());
+            }
+            let (name, dims) = (dtype.name(), &header.dims);
+            let message = format!("{n} bytes of data, {name} {dims:?} needs {need}");
+            cursor.error(header.at, message)
+        };
+        let align = usize::from(dtype.bits()).div_ceil(8);
+        let data = if let Some((location, offset, length)) = &header.location {
+            have(length.unwrap_or(need))?;
+            self.share_external(header.at, location, *offset, need, align)?
+        } else if header.typed.is_empty() {
+            let (start, end) = header.raw.map_or((0, 0), |raw| (raw.start, raw.end));
+            have(end - start)?;
+            self.source.share(start, end - start, align).at(&self.path)?
+        } else {
+            let bytes = typed_bytes(&cursor, dtype, &header.typed, header.at)?;
+            have(bytes.len() as u64)?;
+            Shared::owned(&bytes)
+        };
+        if dtype == DataType::Bool && data.bytes().iter().any(|byte| *byte > 1) {
+            return cursor.error(header.at, "expected 0 or 1 in a bool tensor");
+        }
+        Ok(Tensor { dtype, dims: header.dims, data, checksum: header.checksum })
+    }
+
+    pub(crate) fn share_external(
+        &self,
+        at: u64,
+        location: &str,
+        offset: u64,
+        len: u64,
+        align: usize,
+    ) -> Result<Shared> {
+        let fail = |message: String| Err(self.failure(at, message));
+        let source = {
+            let mut open = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(source) = open.get(location) {
+                source.clone()
+            } else {
+                let Some(folder) = &self.folder else {
+                    return fail("external data of a model in memory cannot be found".into());
+                };
+                let file = match open_external(folder, location) {
+                    Ok(file) => file,
+                    Err(message) => return fail(message),
+                };
+                let source = Source::open(file, self.mode).at(&folder.join(location))?;
+                let source = Arc::new(source);
+                open.insert(location.to_owned(), source.clone());
+                source
+            }
+        };
+        if offset.checked_add(len).is_none_or(|end| end > source.len) {
+            // The file of a live capture grows: what was mapped may be less than what is there.
+            let folder = self.folder.clone().unwrap_or_default();
+            let again = open_external(&folder, location)
+                .ok()
+                .and_then(|file| Source::open(file, self.mode).ok())
+                .filter(|again| offset.checked_add(len).is_some_and(|end| end <= again.len));
+            let Some(again) = again else {
+                let have = source.len;
+                return fail(format!(
+                    "external data at {location:?}: {len} bytes at {offset}, the file has {have}"
+                ));
+            };
+            let again = Arc::new(again);
+            let mut open = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+            open.insert(location.to_owned(), again.clone());
+            return again.share(offset, len, align).at(&folder.join(location));
+        }
+        source.share(offset, len, align).at(Path::new(location))
+    }
+}
+
+const SKIPPED_START: &[u8] = br#"{"n":0,"skipped":"#;
+
+pub(crate) struct RecordHeader<'a> {
+    pub(crate) key: Cow<'a, str>,
+    pub(crate) json: Cow<'a, str>,
+    pub(crate) end: u64,
+    pub(crate) at: u64,
+}
+
+impl RecordHeader<'_> {
+    /// The number of tensors, which the description begins with.
+    pub(crate) fn count(&self) -> Option<usize> {
+        let rest = self.json.strip_prefix(r#"{"n":"#)?;
+        rest[..rest.find(',')?].parse().ok()
+    }
+
+    /// The text of the member `tree`.
+    pub(crate) fn tree(&self) -> Option<&str> {
+        let start = self.json.find(r#","tree":"#)? + 8;
+        let rest = self.json.get(start..)?;
+        rest.get(..json_value_len(rest.as_bytes())?)
+    }
+
+    pub(crate) fn names(&self) -> Option<Vec<String>> {
+        #[derive(serde::Deserialize)]
+        struct Leaf {
+            name: String,
+        }
+        #[derive(serde::Deserialize)]
+        struct Description {
+            leaves: Vec<Leaf>,
+        }
+        let description: Description = serde_json::from_str(&self.json).ok()?;
+        Some(description.leaves.into_iter().map(|leaf| leaf.name).collect())
+    }
+}
+
+/// Bytes of the JSON value that `text` begins with.
+pub(crate) fn json_value_len(text: &[u8]) -> Option<usize> {
+    let (mut depth, mut in_string, mut i) = (0usize, false, 0);
+    while i < text.len() {
+        match (in_string, text[i]) {
+            (true, b'\\') => i += 1,
+            (_, b'"') => in_string = !in_string,
+            (false, b'{' | b'[') => depth += 1,
+            (false, b'}' | b']' | b',') if depth == 0 => return Some(i),
+            (false, b'}' | b']') => depth -= 1,
+            _ => {}
+        }
+        i += 1;
+        if depth == 0 && !in_string && matches!(text[i - 1], b'}' | b']' | b'"') {
+            return Some(i);
+        }
+    }
+    None
+}
