@@ -39,8 +39,8 @@ pub enum Error {
         /// How many there are.
         len: usize,
     },
-    /// One record is more than a file can hold.
-    #[error("{}: a record needs {need} bytes of headers, a file can have {limit}", path.display())]
+    /// One record, external data not counted, is more than a file can hold.
+    #[error("{}: a record needs {need} bytes, a file can have {limit}", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
