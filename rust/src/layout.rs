@@ -237,6 +237,11 @@ impl Header {
 /// A JSON string with its quotes.
 pub(crate) fn put_json_string(out: &mut String, text: &str) {
     out.push('"');
+    if !text.bytes().any(|b| b < 0x20 || b == b'"' || b == b'\\') {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     for c in text.chars() {
         match c {
             '"' => out.push_str("\\\""),

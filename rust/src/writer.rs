@@ -459,7 +459,8 @@ impl Writer {
 
     /// Bytes that close will write behind the last record.
     fn tail_len(&self) -> u64 {
-        let entries: usize = self.index.iter().map(Vec::len).sum();
+        let full = self.index.len().saturating_sub(1) * INDEX_CHUNK;
+        let entries = full + self.index.last().map_or(0, Vec::len);
         (entries as u64 + 1) * 16 + 256 + self.path.as_os_str().len() as u64
     }
 
