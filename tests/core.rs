@@ -1,5 +1,8 @@
 //! The crate as its users see it: records go in, the same bytes come out, and errors say where.
 
+#![allow(clippy::unwrap_used)] // a test that panics fails
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
+
 use std::path::Path;
 
 use faststeal::{repair, DataType, Error, Leaf, Mode, Options, Reader, Record, TensorRef, Writer};
@@ -149,7 +152,7 @@ fn an_empty_dump_is_a_model() {
 fn the_same_bytes_are_stored_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.onnx");
-    let big = Owned::new(DataType::Float, &[64, 1024], &[7; 1 << 18]);
+    let big = Owned::new(DataType::Float, &[64, 1024], &vec![7; 1 << 18]);
     let flat = Owned { shape: vec![1 << 16], ..big.clone() };
     let ints = Owned { dtype: DataType::Int32, ..big.clone() };
     let mut writer = Writer::create(&path, "{}", Options::default()).unwrap();
@@ -192,13 +195,13 @@ fn limits_leave_values_out_and_keep_statistics() {
     let four = Owned::floats(&[1.0, 2.0, 3.0, 4.0]);
     let five = Owned::floats(&[1.0, 2.0, 3.0, 4.0, f32::NAN]);
     let other = Owned::floats(&[5.0, 2.0, 3.0, 4.0]);
-    assert_eq!(write(&mut writer, "m/0/I", &[four.clone()]).unwrap(), None);
+    assert_eq!(write(&mut writer, "m/0/I", std::slice::from_ref(&four)).unwrap(), None);
     let reason = write(&mut writer, "m/0/O", &[five]).unwrap();
     assert_eq!(reason.as_deref(), Some("20 bytes are over the storage limit of 16"));
     let reason = write(&mut writer, "m/1/I", &[other]).unwrap();
     assert_eq!(reason.as_deref(), Some("16 new bytes after 16 are over the total limit of 24"));
     // What is there already costs nothing.
-    assert_eq!(write(&mut writer, "m/1/O", &[four.clone()]).unwrap(), None);
+    assert_eq!(write(&mut writer, "m/1/O", std::slice::from_ref(&four)).unwrap(), None);
     assert_eq!((writer.records(), writer.skipped()), (2, 2));
     for closed in [false, true] {
         if closed {
@@ -207,7 +210,7 @@ fn limits_leave_values_out_and_keep_statistics() {
         let reader = Reader::open(&path, Mode::Private).unwrap();
         assert_eq!(reader.keys().unwrap(), ["m/0/I", "m/0/O", "m/1/I", "m/1/O"]);
         assert_eq!(reader.skipped(), [false, true, true, false]);
-        check(&reader, 3, &[four.clone()]);
+        check(&reader, 3, std::slice::from_ref(&four));
         let info: serde_json::Value = serde_json::from_str(&reader.info(1).unwrap()).unwrap();
         assert_eq!(info["leaves"][0]["stats"]["nan"], 1);
         assert_eq!(info["leaves"][0]["stats"]["mean"], 2.5);
@@ -230,7 +233,7 @@ fn external_data_are_aligned_and_read_back() {
         write(&mut writer, key, std::slice::from_ref(tensor)).unwrap();
     }
     let live = Reader::open(&path, Mode::Private).unwrap();
-    write(&mut writer, "d/0/O", &[large.clone()]).unwrap();
+    write(&mut writer, "d/0/O", std::slice::from_ref(&large)).unwrap();
     writer.close().unwrap();
     let data = std::fs::read(dir.path().join("a.onnx.data")).unwrap();
     assert_eq!(data.len(), 4096 + (1 << 20));
@@ -284,7 +287,7 @@ fn a_full_part_rolls_over() {
     }
     // A part of another run is not taken along.
     let mut again = Writer::create(&path, "{}", Options::default()).unwrap();
-    write(&mut again, "x/0/O", &[tensors[0].clone()]).unwrap();
+    write(&mut again, "x/0/O", std::slice::from_ref(&tensors[0])).unwrap();
     assert_eq!(Reader::open(&path, Mode::Private).unwrap().len(), 1);
 }
 
@@ -294,7 +297,7 @@ fn the_old_file_is_left_to_those_who_have_it_mapped() {
     let path = dir.path().join("a.onnx");
     let one = Owned::floats(&[1.0]);
     let mut writer = Writer::create(&path, "{}", Options::default()).unwrap();
-    write(&mut writer, "m/0/O", &[one.clone()]).unwrap();
+    write(&mut writer, "m/0/O", std::slice::from_ref(&one)).unwrap();
     writer.close().unwrap();
     let old = Reader::open(&path, Mode::Private).unwrap();
     let _new = Writer::create(&path, "{}", Options::default()).unwrap();
@@ -308,13 +311,13 @@ fn what_a_killed_growth_leaves_is_mended() {
     let path = dir.path().join("a.onnx");
     let one = Owned::floats(&[1.0]);
     let mut writer = Writer::create(&path, "{}", Options::default()).unwrap();
-    write(&mut writer, "m/0/O", &[one.clone()]).unwrap();
+    write(&mut writer, "m/0/O", std::slice::from_ref(&one)).unwrap();
     std::fs::copy(&path, dir.path().join("b.onnx")).unwrap();
     let path = dir.path().join("b.onnx");
     let len = std::fs::metadata(&path).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len + 9000).unwrap();
     assert!(<onnx::Model as prost::Message>::decode(&*std::fs::read(&path).unwrap()).is_err());
-    check(&Reader::open(&path, Mode::Private).unwrap(), 0, &[one.clone()]);
+    check(&Reader::open(&path, Mode::Private).unwrap(), 0, std::slice::from_ref(&one));
     let done = repair(&path).unwrap();
     assert_eq!(
         done,

@@ -101,12 +101,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    pub(crate) fn name(&self, field: Field) -> Result<Vec<u8>> {
+    pub(crate) fn name(&self, field: Field) -> Result<Cow<'a, [u8]>> {
         if field.end - field.start > MOST_NAME {
             let n = field.end - field.start;
             return self.error(field.start, format!("a name of {n} bytes, expected {MOST_NAME}"));
         }
-        self.bytes(field).map(Cow::into_owned)
+        self.bytes(field)
     }
 
     pub(crate) fn text(&self, field: Field) -> Result<Cow<'a, str>> {
@@ -137,18 +137,18 @@ impl<'a> Cursor<'a> {
 }
 
 /// What a node says, as far as constants go.
-pub(crate) struct Node {
-    pub(crate) op: Vec<u8>,
-    pub(crate) inputs: Vec<Vec<u8>>,
-    pub(crate) output: Vec<u8>,
+pub(crate) struct Node<'a> {
+    pub(crate) op: Cow<'a, [u8]>,
+    pub(crate) inputs: Vec<Cow<'a, [u8]>>,
+    pub(crate) output: Cow<'a, [u8]>,
     pub(crate) tensor: Option<Field>,
     pub(crate) hint: Option<u64>,
     pub(crate) at: u64,
 }
 
 /// Where the bytes of a `TensorProto` are.
-pub(crate) struct TensorHeader {
-    pub(crate) name: Vec<u8>,
+pub(crate) struct TensorHeader<'a> {
+    pub(crate) name: Cow<'a, [u8]>,
     pub(crate) dtype: Option<DataType>,
     pub(crate) code: u64,
     pub(crate) dims: Vec<i64>,
@@ -160,12 +160,12 @@ pub(crate) struct TensorHeader {
     pub(crate) at: u64,
 }
 
-pub(crate) fn parse_node(outer: &Cursor, node: Field) -> Result<Node> {
+pub(crate) fn parse_node<'a>(outer: &Cursor<'a>, node: Field) -> Result<Node<'a>> {
     let mut cursor = outer.inside(node);
     let mut out = Node {
-        op: Vec::new(),
+        op: Cow::default(),
         inputs: Vec::new(),
-        output: Vec::new(),
+        output: Cow::default(),
         tensor: None,
         hint: None,
         at: node.start,
@@ -182,7 +182,7 @@ pub(crate) fn parse_node(outer: &Cursor, node: Field) -> Result<Node> {
             }
             (field::NODE_OP_TYPE, LEN) => out.op = cursor.name(f)?,
             (field::NODE_DOMAIN, LEN) if !matches!(&*cursor.name(f)?, b"" | b"ai.onnx") => {
-                out.op.clear();
+                out.op = Cow::default();
             }
             (field::NODE_ATTRIBUTE, LEN) => {
                 if let Some(tensor) = parse_value_attribute(&cursor, f)? {
@@ -193,7 +193,7 @@ pub(crate) fn parse_node(outer: &Cursor, node: Field) -> Result<Node> {
             _ => {}
         }
         if f.number == field::NODE_DOMAIN && out.op.is_empty() {
-            out.op = b"?".to_vec();
+            out.op = Cow::Borrowed(b"?");
         }
     }
     Ok(out)
@@ -216,10 +216,10 @@ pub(crate) fn parse_value_attribute(outer: &Cursor, attribute: Field) -> Result<
     Ok(tensor.filter(|_| named))
 }
 
-pub(crate) fn parse_tensor(outer: &Cursor, tensor: Field) -> Result<TensorHeader> {
+pub(crate) fn parse_tensor<'a>(outer: &Cursor<'a>, tensor: Field) -> Result<TensorHeader<'a>> {
     let mut cursor = outer.inside(tensor);
     let mut out = TensorHeader {
-        name: Vec::new(),
+        name: Cow::default(),
         dtype: None,
         code: 0,
         dims: Vec::new(),
@@ -317,52 +317,56 @@ pub(crate) fn push_dim(cursor: &Cursor, dims: &mut Vec<i64>, at: u64, dim: u64) 
     Ok(())
 }
 
-/// Name, element type and sizes of a graph output.
-pub(crate) fn parse_output(outer: &Cursor, output: Field) -> Result<(Vec<u8>, u64, Vec<i64>)> {
+/// The name of a graph output.
+pub(crate) fn output_name<'a>(outer: &Cursor<'a>, output: Field) -> Result<Cow<'a, [u8]>> {
     let mut cursor = outer.inside(output);
-    let (mut name, mut code, mut dims) = (Vec::new(), 0, Vec::new());
     while let Some(f) = cursor.next()? {
-        match (f.number, f.wire) {
-            (field::VALUE_NAME, LEN) => name = cursor.name(f)?,
-            (field::VALUE_TYPE, LEN) => {
-                let mut types = cursor.inside(f);
-                while let Some(f) = types.next()? {
-                    if (f.number, f.wire) == (field::TYPE_TENSOR, LEN) {
-                        (code, dims) = parse_tensor_type(&types, f)?;
-                    }
-                }
-            }
-            _ => {}
+        if (f.number, f.wire) == (field::VALUE_NAME, LEN) {
+            return cursor.name(f);
         }
     }
-    Ok((name, code, dims))
+    cursor.error(output.start, "expected a name in an output")
 }
 
-pub(crate) fn parse_tensor_type(outer: &Cursor, tensor: Field) -> Result<(u64, Vec<i64>)> {
-    let mut cursor = outer.inside(tensor);
-    let (mut code, mut dims) = (0, Vec::new());
+/// The sizes of a graph output.
+pub(crate) fn output_dims(outer: &Cursor, output: Field) -> Result<Vec<i64>> {
+    let mut cursor = outer.inside(output);
     while let Some(f) = cursor.next()? {
-        match (f.number, f.wire) {
-            (field::TENSOR_TYPE_ELEM, VARINT) => code = f.value,
-            (field::TENSOR_TYPE_SHAPE, LEN) => {
-                let mut shape = cursor.inside(f);
-                while let Some(f) = shape.next()? {
-                    if (f.number, f.wire) != (field::SHAPE_DIM, LEN) {
-                        continue;
-                    }
-                    let (mut dim, mut value) = (shape.inside(f), 0);
-                    while let Some(f) = dim.next()? {
-                        if (f.number, f.wire) == (field::DIM_VALUE, VARINT) {
-                            value = f.value;
-                        }
-                    }
-                    push_dim(&shape, &mut dims, f.start, value)?;
-                }
+        if (f.number, f.wire) != (field::VALUE_TYPE, LEN) {
+            continue;
+        }
+        let mut types = cursor.inside(f);
+        while let Some(f) = types.next()? {
+            if (f.number, f.wire) == (field::TYPE_TENSOR, LEN) {
+                return tensor_type_dims(&types, f);
             }
-            _ => {}
         }
     }
-    Ok((code, dims))
+    cursor.error(output.start, "expected the shape of an output")
+}
+
+fn tensor_type_dims(outer: &Cursor, tensor: Field) -> Result<Vec<i64>> {
+    let mut cursor = outer.inside(tensor);
+    let mut dims = Vec::new();
+    while let Some(f) = cursor.next()? {
+        if (f.number, f.wire) != (field::TENSOR_TYPE_SHAPE, LEN) {
+            continue;
+        }
+        let mut shape = cursor.inside(f);
+        while let Some(f) = shape.next()? {
+            if (f.number, f.wire) != (field::SHAPE_DIM, LEN) {
+                continue;
+            }
+            let (mut dim, mut value) = (shape.inside(f), 0);
+            while let Some(f) = dim.next()? {
+                if (f.number, f.wire) == (field::DIM_VALUE, VARINT) {
+                    value = f.value;
+                }
+            }
+            push_dim(&shape, &mut dims, f.start, value)?;
+        }
+    }
+    Ok(dims)
 }
 
 /// The Constant whose node begins at `offset`, in a file that this process is writing.
@@ -389,7 +393,7 @@ pub(crate) fn parse_original(mut cursor: Cursor, offset: u64) -> Option<Original
         digest: tensor.checksum?,
         dtype: tensor.dtype?,
         dims: tensor.dims,
-        name: String::from_utf8(node.output).ok()?,
+        name: String::from_utf8(node.output.into_owned()).ok()?,
         offset,
     })
 }

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::error::AtPath;
 use crate::layout::{field, COMPLETE, INDEX_FIELD, PROVENANCE};
 use crate::parse::{
-    elements, parse_node, parse_output, parse_tensor, typed_bytes, Cursor, Field, Node,
+    elements, output_dims, output_name, parse_node, parse_tensor, typed_bytes, Cursor, Field, Node,
     TensorHeader,
 };
 use crate::reader::{Output, Tensor};
 use crate::record::{key_hash, SKIPPED_FLAG};
 use crate::source::{open_external, Mode, Shared, Source};
-use crate::wire::LEN;
+use crate::wire::{FILLER, LEN};
 use crate::{DataType, Error, Result};
 
 /// How many nodes may stand between an output and its constant.
@@ -29,6 +29,8 @@ pub(crate) struct Part {
     pub(crate) source: Source,
     pub(crate) graph: (u64, u64),
     pub(crate) native: bool,
+    /// Whether the file is as it was written: offsets in it mean something.
+    pub(crate) in_place: bool,
     pub(crate) complete: bool,
     pub(crate) provenance: String,
     /// `(hash of the key, offset of the record with the skipped flag)`.
@@ -71,6 +73,7 @@ impl Part {
             source,
             graph: (0, 0),
             native: false,
+            in_place: false,
             complete: false,
             provenance: "{}".to_owned(),
             index: Vec::new(),
@@ -105,6 +108,7 @@ impl Part {
     pub(crate) fn parse_model(&mut self) -> Result<Option<Field>> {
         let len = self.source.len;
         let (mut graph, mut index, mut native, mut complete) = (None, None, false, false);
+        let (mut filler, mut in_place) = (0, false);
         let mut cursor = self.cursor(0, len);
         loop {
             let at = cursor.position;
@@ -118,7 +122,11 @@ impl Part {
                 (field::MODEL_GRAPH, LEN) if graph.is_some() => {
                     return cursor.error(at, "expected one graph, found a second");
                 }
-                (field::MODEL_GRAPH, LEN) => graph = Some((f.start, f.end)),
+                (field::MODEL_GRAPH, LEN) => {
+                    graph = Some((f.start, f.end));
+                    in_place = filler == at;
+                }
+                (FILLER, LEN) => filler = f.end,
                 (field::MODEL_METADATA, LEN) => {
                     let (key, value) = cursor.entry(f)?;
                     if &*cursor.bytes(key)? == COMPLETE.as_bytes() {
@@ -134,8 +142,11 @@ impl Part {
         };
         self.graph = graph;
         self.native = native;
+        self.in_place = in_place && native;
         self.complete = complete && native;
-        Ok(index)
+        // Some tools keep unknown fields when they save a file again, but behind the known ones: an
+        // index that points nowhere, and no filler before the graph.
+        Ok(index.filter(|_| self.in_place))
     }
 
     /// Finds the provenance: an entry near the start, anywhere in a file that was saved again.
@@ -232,32 +243,30 @@ impl Part {
         let mut outputs = Vec::new();
         while outputs.len() < count {
             match cursor.next()? {
-                Some(f) if (f.number, f.wire) == (field::GRAPH_OUTPUT, LEN) => {
-                    outputs.push(parse_output(&cursor, f)?);
-                }
+                Some(f) if (f.number, f.wire) == (field::GRAPH_OUTPUT, LEN) => outputs.push(f),
                 _ => return Ok(None),
             }
         }
         let mut tensors = Vec::with_capacity(count);
-        for (name, _, dims) in outputs {
-            loop {
+        for output in outputs {
+            let name = output_name(&cursor, output)?;
+            let node = loop {
                 let node = match cursor.next()? {
                     Some(f) if (f.number, f.wire) == (field::GRAPH_NODE, LEN) => {
                         parse_node(&cursor, f)?
                     }
                     _ => return Ok(None),
                 };
-                if node.output != name {
-                    if node.op == b"Constant" && node.output.ends_with(b"//shape") {
-                        continue;
-                    }
+                if node.output == name {
+                    break node;
+                }
+                if *node.op != *b"Constant" || !node.output.ends_with(b"//shape") {
                     return Ok(None);
                 }
-                let Some(tensor) = self.follow_hint(&cursor, &node, &dims)? else {
-                    return Ok(None);
-                };
-                tensors.push(tensor);
-                break;
+            };
+            match self.follow_hint(&cursor, &node, output)? {
+                Some(tensor) => tensors.push(tensor),
+                None => return Ok(None),
             }
         }
         Ok(Some(tensors))
@@ -268,7 +277,7 @@ impl Part {
         &self,
         cursor: &Cursor,
         node: &Node,
-        dims: &[i64],
+        output: Field,
     ) -> Result<Option<Tensor>> {
         if let (b"Constant", Some(tensor)) = (&*node.op, node.tensor) {
             return self.tensor(parse_tensor(cursor, tensor)?).map(Some);
@@ -281,15 +290,15 @@ impl Part {
         if hint < self.graph.0 || hint >= node.at {
             return Ok(None);
         }
-        let mut cursor = self.cursor(hint, self.graph.1);
+        let mut there = self.cursor(hint, self.graph.1);
         // A hint into the middle of something may parse as anything, or not at all.
-        let Ok(Some(f)) = cursor.next() else {
+        let Ok(Some(f)) = there.next() else {
             return Ok(None);
         };
         if (f.number, f.wire) != (field::GRAPH_NODE, LEN) {
             return Ok(None);
         }
-        let Ok(original) = parse_node(&cursor, f) else {
+        let Ok(original) = parse_node(&there, f) else {
             return Ok(None);
         };
         let (b"Constant", Some(tensor), true) =
@@ -297,8 +306,9 @@ impl Part {
         else {
             return Ok(None);
         };
-        let tensor = self.tensor(parse_tensor(&cursor, tensor)?)?;
-        self.reshaped(tensor, dims, node.at).map(Some)
+        let tensor = self.tensor(parse_tensor(&there, tensor)?)?;
+        let dims = output_dims(cursor, output)?;
+        self.reshaped(tensor, &dims, node.at).map(Some)
     }
 
     pub(crate) fn reshaped(&self, mut tensor: Tensor, dims: &[i64], at: u64) -> Result<Tensor> {
@@ -326,7 +336,7 @@ impl Part {
                 }
                 _ => continue,
             };
-            if map.insert(name.clone(), definition).is_some() {
+            if map.insert(name.to_vec(), definition).is_some() {
                 let name = String::from_utf8_lossy(&name);
                 return cursor.error(at, format!("{name:?} is defined twice"));
             }

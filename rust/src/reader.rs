@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use crate::disk::part_path;
 use crate::layout::field;
-use crate::parse::parse_output;
+use crate::parse::output_name;
 use crate::part::{Part, MOST_HOPS};
 use crate::record::{key_hash, SKIPPED_FLAG};
 use crate::seen::Digest;
@@ -212,8 +212,10 @@ impl Reader {
         let Some(tree) = header.tree() else {
             return fail("expected a tree");
         };
-        if let Some(tensors) = part.tensors_in_place(&header, count)? {
-            return Ok((tree.to_owned(), tensors));
+        if part.in_place {
+            if let Some(tensors) = part.tensors_in_place(&header, count)? {
+                return Ok((tree.to_owned(), tensors));
+            }
         }
         // Another tool saved the file again, in an order of its own.
         let Some(names) = header.names() else {
@@ -251,7 +253,7 @@ impl Reader {
             let mut cursor = part.graph_cursor();
             while let Some(f) = cursor.next()? {
                 if (f.number, f.wire) == (field::GRAPH_OUTPUT, LEN) {
-                    let (name, _, _) = parse_output(&cursor, f)?;
+                    let name = output_name(&cursor, f)?;
                     let value = part.resolve(&name, MOST_HOPS)?;
                     out.push((String::from_utf8_lossy(&name).into_owned(), value));
                 }
