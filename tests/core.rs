@@ -358,6 +358,11 @@ fn every_error_says_what_and_where() {
     let closed = write(&mut writer, "m/0/O", &[]);
     assert_eq!(message(closed), format!("{shown}: the dump is closed"));
 
+    let mut writer = Writer::create(&path, "{}", Options::default()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let gone = format!("{shown}: the file was replaced or removed while it was being written");
+    assert_eq!(message(writer.close()), gone);
+
     std::fs::write(&path, b"not a model").unwrap();
     assert_eq!(
         message(Reader::open(&path, Mode::Private)),
@@ -370,7 +375,7 @@ fn every_error_says_what_and_where() {
     );
     let options = Options { part_limit: 100_000, ..Options::default() };
     let mut writer = Writer::create(&path, "{}", options).unwrap();
-    let large = Owned::new(DataType::Uint8, &[100_000], &[0; 100_000]);
+    let large = Owned::new(DataType::Uint8, &[100_000], &vec![0; 100_000]);
     let text = message(write(&mut writer, "m/0/O", &[large]));
     assert!(text.starts_with(&format!("{shown}: a record needs ")), "{text}");
     assert!(text.ends_with(" bytes, a file can have 100000"), "{text}");

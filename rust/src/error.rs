@@ -18,6 +18,9 @@ pub enum Error {
     /// Another live capture holds the file.
     #[error("{}: another live capture is writing this file", .0.display())]
     Locked(PathBuf),
+    /// Someone took the file's name away while it was being written.
+    #[error("{}: the file was replaced or removed while it was being written", .0.display())]
+    Replaced(PathBuf),
     /// The file is not what a reader can accept.
     #[error("{}: at byte {offset}: {message}", path.display())]
     Format {

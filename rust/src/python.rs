@@ -80,6 +80,7 @@ impl From<Error> for PyErr {
                         source => source.into(),
                     },
                 },
+                Error::Replaced(_) => PyOSError::new_err(message),
                 Error::Locked(_) => PyBlockingIOError::new_err(message),
                 Error::Format { .. } => match errors(py) {
                     Ok(errors) => PyErr::from_type(errors.format.bind(py).clone(), message),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use twox_hash::XxHash3_128;
@@ -535,17 +535,26 @@ impl Writer {
     ///
     /// # Errors
     /// [`Error::Io`] if the index could not be written; the file is valid, cut, and not complete.
+    /// [`Error::Replaced`] if the dump is no longer to be found at its path.
     pub fn close(&mut self) -> Result<()> {
         if self.closed || std::process::id() != self.owner {
             return Ok(());
         }
         self.closed = true;
         self.seen = Seen::new();
-        let result = self.finish(None);
+        let result = self.finish(None).and_then(|()| self.check_name());
         // A forked child may hold the descriptor: the lock ends here whoever else has it open.
         unlock(&self.file);
         self.earlier.iter().for_each(unlock);
         result
+    }
+
+    fn check_name(&self) -> Result<()> {
+        let ours = self.file.metadata().at(&self.path)?;
+        match std::fs::metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(()),
+            _ => Err(Error::Replaced(self.path.clone())),
+        }
     }
 
     fn finish(&mut self, next: Option<&str>) -> Result<()> {
