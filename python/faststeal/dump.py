@@ -1,0 +1,401 @@
+"""Read a dump: a mapping from keys to the objects that were captured.
+
+Opening touches headers only. A record is read when it is asked for, and its tensors are views of
+the memory map.
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+
+from faststeal._core import FormatError, Reader
+from faststeal.tree import unflatten
+
+__all__ = ["Dump", "Key", "Leaf", "Skipped", "load"]
+
+Mode: TypeAlias = Literal["private", "readonly", "pread"]
+
+
+class Key(NamedTuple):
+    """Name of a record: equal to the plain tuple, and printed as one.
+
+    Attributes:
+        name: Of the module, as given to `steal_forward`; `""` for the root.
+        iteration: Number of the call, from 0.
+        kind: `"I"` inputs `(args, kwargs)`, `"O"` output, `"E"` text of what was raised.
+    """
+
+    name: str
+    iteration: int
+    kind: str
+
+    def __repr__(self) -> str:
+        return tuple.__repr__(self)
+
+
+AnyKey: TypeAlias = Key | str
+_Given: TypeAlias = tuple[str, int, str] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A tensor whose values were left out.
+
+    Attributes:
+        name: Of its value in the file: the record's key and the path in the object.
+        dtype: As torch names it, without `torch.`.
+        shape: In elements.
+        stats: Statistics by name, where there are any.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record whose values a limit left out.
+
+    Attributes:
+        reason: Which limit, and by how much.
+        leaves: Its tensors, in order.
+    """
+
+    reason: str
+    leaves: tuple[Leaf, ...]
+
+
+def load(
+    path: str | os.PathLike[str] | bytes,
+    *,
+    mode: Mode = "private",
+    device: torch.device | str | int | None = None,
+) -> "Dump":
+    """Open a dump; nothing is read until it is asked for.
+
+    Args:
+        path: File written by `steal_forward` (complete, killed, or still being written), a copy
+            of it that another tool saved again, a file of onnx-diagnostic, or the bytes of one.
+        mode: `"private"`: tensors are views of the file; writing to one stays in memory, though
+            two keys that share bytes share the view. `"readonly"`: the same, but writing to one
+            crashes the process. `"pread"`: tensors are read into memory of their own, for network
+            files and files that may change.
+        device: Where tensors go; by default they stay on the CPU.
+
+    Raises:
+        FormatError: Not a dump, or a damaged one; says where.
+        OSError: The file cannot be opened; the exact subclass.
+    """
+    source = path if isinstance(path, bytes) else os.fspath(path)
+    if not isinstance(source, str | bytes):
+        raise TypeError(f"path must be str, bytes or PathLike, not {type(path).__name__}")
+    device = None if device is None else torch.device(device)
+    reader = Reader(source, mode)
+    if reader.native:
+        return Dump(reader, source, mode, device)
+    return _Foreign(reader, source, mode, device)
+
+
+class Dump(Mapping[AnyKey, Any]):
+    """What was captured, in the order of execution. Made by `load`.
+
+    Keys are `Key(name, iteration, kind)`, or the plain text that was given to `steal_append`.
+    A record that a limit left out is no key: it stands in `skipped`.
+    """
+
+    def __init__(
+        self, reader: Reader, source: str | bytes, mode: Mode, device: torch.device | None
+    ) -> None:
+        self._reader = reader
+        self._source = source
+        self._mode: Mode = mode
+        self._device = device
+        self._closed = False
+        self._left_out = reader.skipped() if reader.native else []
+        self._key_list: list[AnyKey] | None = None
+
+    # Mapping
+
+    def __getitem__(self, key: _Given) -> Any:
+        index = self._find(key)
+        if index < 0 or self._left_out[index]:
+            raise self._missing(key)
+        tree, tensors = self._reader.record(index)
+        if self._device is not None:
+            tensors = [tensor.to(self._device) for tensor in tensors]
+        return unflatten(tree, tensors)
+
+    def __contains__(self, key: object) -> bool:
+        index = self._find(key)
+        return index >= 0 and not self._left_out[index]
+
+    def __iter__(self) -> Iterator[AnyKey]:
+        left_out = self._left_out
+        return (key for key, out in zip(self._all_keys(), left_out, strict=True) if not out)
+
+    def __len__(self) -> int:
+        return len(self._left_out) - sum(self._left_out)
+
+    # A mapping compares its values, which tensors do not do with one answer.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    # What else is known
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None where bytes were given."""
+        return None if isinstance(self._source, bytes) else Path(self._source)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the capture was closed: false while it runs, and after a kill."""
+        return self._reader.complete
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Versions, time, rank, command line and the user's notes, as they were when captured."""
+        return dict(json.loads(self._reader.provenance))
+
+    @property
+    def skipped(self) -> Mapping[AnyKey, Skipped]:
+        """Records whose values a limit left out: shapes, dtypes, statistics and the reason."""
+        keys = self._all_keys()
+        return _SkippedRecords(
+            {keys[i]: i for i, out in enumerate(self._left_out) if out}, self._read_skipped
+        )
+
+    def info(self, key: _Given) -> dict[str, Any]:
+        """All that is known of a record but its values, also of a skipped one.
+
+        Members: `class` of the module, `training`, `grad`, `thread`, `parent` (`name/iteration` of
+        the call it happened in), `leaves` (a list: name, dtype, shape, device, …), `tree`, …
+
+        Raises:
+            KeyError: There is no such record.
+        """
+        index = self._find(key)
+        if index < 0:
+            raise self._missing(key)
+        return dict(json.loads(self._reader.info(index)))
+
+    def names(self) -> list[str]:
+        """Names of modules, in the order of their first record, skipped ones included."""
+        return list(dict.fromkeys(key.name for key in self._all_keys() if isinstance(key, Key)))
+
+    def calls(self, name: str) -> list[int]:
+        """Numbers of the calls of a module of which there is a record, in order."""
+        keys = (key for key in self._all_keys() if isinstance(key, Key))
+        return list(dict.fromkeys(key.iteration for key in keys if key.name == name))
+
+    def verify(self) -> list[str]:
+        """Check what opening leaves out: checksums, duplicates, index. One line per problem."""
+        return self._reader.verify()
+
+    # Life
+
+    @property
+    def closed(self) -> bool:
+        """Whether further reads are refused."""
+        return self._closed
+
+    def close(self) -> None:
+        """Refuse further reads. Tensors that were handed out stay valid."""
+        self._closed = True
+        self._reader.close()
+
+    def __enter__(self) -> "Dump":  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._source, bytes):
+            raise TypeError("a dump that was loaded from bytes cannot be pickled")
+        return _reopen, (str(Path(self._source).absolute()), self._mode, self._device)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self)} records"
+        skipped = sum(self._left_out)
+        return (
+            f"<{'Dump'} {self._label()}: {state}"
+            f"{f', {skipped} skipped' if skipped else ''}"
+            f"{'' if self._closed or self.complete else ', incomplete'}>"
+        )
+
+    # Inside
+
+    def _label(self) -> str:
+        return "of bytes" if isinstance(self._source, bytes) else repr(self._source)
+
+    def _find(self, key: object) -> int:
+        """Number of a record, -1 where there is none."""
+        if self._closed:
+            raise ValueError(f"the dump {self._label()} is closed")
+        if isinstance(key, tuple) and len(key) == 3:
+            name, iteration, kind = key
+        elif isinstance(key, str):
+            name, iteration, kind = key, 0, "A"
+        else:
+            return -1
+        try:
+            return self._reader.find(name, iteration, kind)
+        except UnicodeEncodeError:  # as it was written, then
+            return self._reader.find(_encodable(name), iteration, _encodable(kind))
+        except (TypeError, OverflowError):  # not what a key is made of
+            return -1
+
+    def _all_keys(self) -> list[AnyKey]:
+        """Keys of all records, skipped ones included."""
+        if self._key_list is None:
+            if self._closed:
+                raise ValueError(f"the dump {self._label()} is closed")
+            self._key_list = [
+                name if kind == "A" else Key(name, iteration, kind)
+                for name, iteration, kind in self._reader.keys()  # noqa: SIM118 - no mapping
+            ]
+        return self._key_list
+
+    def _read_skipped(self, index: int) -> Skipped:
+        info = json.loads(self._reader.info(index))
+        leaves = tuple(
+            Leaf(
+                leaf.get("name", ""),
+                leaf.get("dtype", ""),
+                tuple(leaf.get("shape", ())),
+                MappingProxyType(leaf.get("stats") or {}),
+            )
+            for leaf in info.get("leaves", ())
+        )
+        return Skipped(str(info.get("skipped", "")), leaves)
+
+    def _missing(self, key: object) -> KeyError:
+        """The error for a key that is not there: why, or what is there instead."""
+        index = self._find(key)
+        if 0 <= index < len(self._left_out):
+            return KeyError(
+                f"{key!r} was skipped: {self._read_skipped(index).reason}; "
+                f"shapes and statistics are in .skipped[{key!r}]"
+            )
+        there = f"no record {key!r} in {self._label()}"
+        name = key[0] if isinstance(key, tuple) and len(key) == 3 else key
+        same = [k for k in self._all_keys() if (k.name if isinstance(k, Key) else k) == name]
+        if same:
+            listed = ", ".join(map(repr, same[:6])) + (", …" if len(same) > 6 else "")
+            return KeyError(f"{there}; of this name there is {listed}")
+        names = [k.name if isinstance(k, Key) else k for k in self._all_keys()]
+        near = difflib.get_close_matches(str(name), list(dict.fromkeys(names)), 3, 0.4)
+        if near:
+            return KeyError(f"{there}; the nearest names are {', '.join(map(repr, near))}")
+        return KeyError(f"{there}, which has {len(names)} records")
+
+
+class _SkippedRecords(Mapping[AnyKey, Skipped]):
+    """Details of skipped records, read when asked for."""
+
+    def __init__(self, indices: dict[AnyKey, int], read: Callable[[int], Skipped]) -> None:
+        self._indices = indices
+        self._read = read
+
+    def __getitem__(self, key: _Given) -> Skipped:
+        return self._read(self._indices[key])  # type: ignore[index]
+
+    def __iter__(self) -> Iterator[AnyKey]:
+        return iter(self._indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} skipped records: {', '.join(map(repr, self._indices))}>"
+
+
+class _Foreign(Dump):
+    """A file of onnx-diagnostic, restored as far as its format tells."""
+
+    def __init__(
+        self, reader: Reader, source: str | bytes, mode: Mode, device: torch.device | None
+    ) -> None:
+        super().__init__(reader, source, mode, device)
+        outputs = reader.outputs()
+        from faststeal.legacy import restore_legacy
+
+        restored = restore_legacy(outputs)
+        if not isinstance(restored, dict):
+            raise FormatError(
+                f"{self._label()} is not a dump: it holds one {type(restored).__name__}, "
+                "where a mapping from names to objects was expected"
+            )
+        self._values: dict[Any, Any] = {_as_key(k): v for k, v in restored.items()}
+        self._key_list = list(self._values)
+        self._positions: dict[object, int] = {key: i for i, key in enumerate(self._values)}
+        self._left_out = [False] * len(self._values)
+
+    def __getitem__(self, key: Any) -> Any:
+        self._find(key)
+        try:
+            value = self._values[key]
+        except (KeyError, TypeError):
+            raise self._missing(key) from None
+        return value if self._device is None else _moved(value, self._device)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Such a file tells nothing of where it comes from."""
+        return {}
+
+    def info(self, key: Any) -> dict[str, Any]:
+        """Such a file tells nothing but the values."""
+        if self._find(key) < 0:
+            raise self._missing(key)
+        return {}
+
+    def _find(self, key: object) -> int:
+        if self._closed:
+            raise ValueError(f"the dump {self._label()} is closed")
+        try:
+            return self._positions.get(key, -1)
+        except TypeError:  # not hashable: no key
+            return -1
+
+    def _missing(self, key: object) -> KeyError:
+        return KeyError(f"no record {key!r} in {self._label()}")
+
+
+def _encodable(text: str) -> str:
+    """Text as it can stand in a file, lone surrogates spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _as_key(key: object) -> object:
+    """A key of the incumbent as one of ours, where it is one."""
+    if isinstance(key, tuple) and len(key) == 3:
+        name, iteration, kind = key
+        if isinstance(name, str) and isinstance(iteration, int) and kind in {"I", "O"}:
+            return Key(name, iteration, kind)
+    return key
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    from torch.utils import _pytree
+
+    return _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
+
+
+def _reopen(path: str, mode: Mode, device: torch.device | None) -> Dump:
+    return load(path, mode=mode, device=device)

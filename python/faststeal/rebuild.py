@@ -1,0 +1,517 @@
+"""From the tree's text back to the object: a text is compiled once to closures, and remembered.
+
+A text is checked while it is compiled: whatever it holds, the only code it can choose is that of
+the tags below and of the classes that `classes.py` lets it name. Closures make every mutable
+container anew at each call.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import json
+import operator
+import pathlib
+import types
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from ._core import FormatError
+from .arrays import ARRAY_COMPOSERS, find_array_dtype
+from .classes import (
+    Opaque,
+    StoredDict,
+    StoredList,
+    StoredTuple,
+    class_name,
+    find_reference,
+)
+from .compose import COMPOSERS, find_dtype, find_layout
+from .instances import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    Make = Callable[[Sequence[Tensor]], Any]
+
+__all__ = ["unflatten"]
+
+# A writer stops at 100; some nodes nest by two.
+_MAX_DEPTH = 250
+_REMEMBERED = 2048
+_LONG = 1 << 18
+
+
+def unflatten(tree: str, tensors: Sequence[Tensor]) -> object:
+    """Make the object that a tree describes.
+
+    Args:
+        tree: JSON text, as `flatten` writes it.
+        tensors: The record's tensors; they become part of the object as they are.
+
+    Returns:
+        The object. Its containers are new at each call.
+
+    Raises:
+        FormatError: The text is no such tree, or does not fit the tensors.
+    """
+    found = _compiled.get(tree)
+    if found is None:
+        found = _compile(tree)
+    count, make = found
+    if len(tensors) < count:
+        raise FormatError(f"tree: expected a record of {count} tensors, found {len(tensors)}")
+    try:
+        return make(tensors)
+    except FormatError:
+        raise
+    except Exception as error:
+        raise FormatError(f"tree: expected parts that fit together: {error}") from error
+
+
+_compiled: dict[str, tuple[int, Make]] = {}
+
+
+def _compile(tree: str) -> tuple[int, Make]:
+    compiler = _Compiler()
+    try:
+        node = json.loads(tree, parse_constant=_no_constant)
+        make = compiler.node(node, "tree", 0)
+    except FormatError:
+        raise
+    except Exception as error:
+        raise FormatError(f"tree: expected JSON text in the grammar of trees: {error}") from error
+    found = compiler.count, make
+    if len(tree) < _LONG:
+        while len(_compiled) >= _REMEMBERED:
+            _compiled.pop(next(iter(_compiled)), None)
+        _compiled[tree] = found
+    return found
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _refuse(where: str, expected: str, found: object) -> NoReturn:
+    text = json.dumps(found)
+    raise FormatError(f"{where}: expected {expected}, found {text[:80]}")
+
+
+class _Const:
+    """Makes the same immutable value each time."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __call__(self, _tensors: Sequence[Tensor]) -> object:
+        return self.value
+
+
+class _Pick:
+    """Gives one tensor of the record."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[self.index]
+
+
+# Members whose name is another thing to Python.
+_ARGUMENTS = {"class": "name", "bytes": "data", "name": "member"}
+
+
+class _Compiler:
+    """Compiles one tree; counts the tensors that it asks for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def node(self, node: object, where: str, depth: int) -> Make:
+        """Compile any node."""
+        if depth > _MAX_DEPTH:
+            raise FormatError(f"{where[:200]}: expected at most {_MAX_DEPTH} levels")
+        if node is None or type(node) in {bool, int, float, str}:
+            return _Const(node)
+        if type(node) is list:
+            return _make_list(self.nodes(node, where, depth))
+        if type(node) is not dict or len(node) != 1:
+            _refuse(where, "a value, a list, or an object with one member, the tag", node)
+        [(tag, body)] = node.items()
+        where = f"{where}.{tag}"[:1000]
+        reader: Callable[..., Make] | None = _TAGS.get(tag)
+        if reader is not None:
+            return reader(self, body, where, depth + 1)
+        composer = COMPOSERS.get(tag) or ARRAY_COMPOSERS.get(tag)
+        if composer is None:
+            _refuse(where, "a tag of the grammar", tag)
+        return self.composed(*composer, body, where, depth + 1)
+
+    def nodes(self, nodes: object, where: str, depth: int) -> list[Make]:
+        """Compile a list of nodes."""
+        if type(nodes) is not list:
+            _refuse(where, "a list of nodes", nodes)
+        return [self.node(node, f"{where}[{i}]", depth + 1) for i, node in enumerate(nodes)]
+
+    def pairs(self, pairs: object, where: str, depth: int) -> list[tuple[Make, Make]]:
+        """Compile a list of keys and values."""
+        if type(pairs) is not list:
+            _refuse(where, "a list of [key, value]", pairs)
+        compiled = []
+        for i, pair in enumerate(pairs):
+            at = f"{where}[{i}]"
+            if type(pair) is not list or len(pair) != 2:
+                _refuse(at, "[key, value]", pair)
+            compiled.append((self.node(pair[0], at, depth + 1), self.node(pair[1], at, depth + 1)))
+        return compiled
+
+    def fields(self, fields: object, where: str, depth: int) -> Make:
+        """Compile a list of names and values."""
+        compiled = self.pairs(fields, where, depth)
+        names = [key.value if type(key) is _Const else None for key, _ in compiled]
+        if not all(type(name) is str for name in names):
+            _refuse(where, "a list of [name, value]", fields)
+        makes = [make for _, make in compiled]
+        return lambda ts: [(n, make(ts)) for n, make in zip(names, makes, strict=True)]
+
+    def composed(
+        self,
+        compose: Callable[..., object],
+        members: dict[str, str],
+        body: object,
+        where: str,
+        depth: int,
+    ) -> Make:
+        """Compile a node of tensors or arrays in parts."""
+        if type(body) is not dict:
+            _refuse(where, "an object", body)
+        known = {name.rstrip("?"): kind for name, kind in members.items()}
+        for name in body:
+            if name not in known:
+                _refuse(where, f"members of {', '.join(known)}", name)
+        makes: list[tuple[str, Make]] = []
+        for name, kind in members.items():
+            key = name.rstrip("?")
+            if key not in body:
+                if key == name:
+                    _refuse(where, f"a member {key!r}", sorted(body))
+                continue
+            at = f"{where}.{key}"
+            argument = _ARGUMENTS.get(key, key)
+            makes.append((argument, self.member(kind, body[key], at, depth)))
+        return lambda ts: compose(**{name: make(ts) for name, make in makes})
+
+    def member(self, kind: str, value: object, where: str, depth: int) -> Make:
+        """Compile one member of such a node."""
+        if kind == "node":
+            return self.node(value, where, depth)
+        if kind == "nodes":
+            return _make_list(self.nodes(value, where, depth))
+        if kind == "pairs":
+            return _make_pairs(self.pairs(value, where, depth))
+        if kind == "fields":
+            return self.fields(value, where, depth)
+        expected = {"str": str, "int": int, "bool": bool}
+        if kind in expected:
+            if type(value) is not expected[kind]:
+                _refuse(where, f"a value of type {kind}", value)
+            return _Const(value)
+        item = {"ints": int, "strs": str}[kind]
+        if type(value) is not list or not all(type(one) is item for one in value):
+            _refuse(where, f"a list of {item.__name__}", value)
+        return _Const(tuple(value))
+
+
+# Containers.
+
+
+def _picks(makes: list[Make]) -> Callable[[Any], tuple[Tensor, ...]] | None:
+    """Return what picks all items at once, where all are tensors."""
+    if len(makes) < 2 or not all(type(make) is _Pick for make in makes):
+        return None
+    return operator.itemgetter(*(make.index for make in makes))  # type: ignore[attr-defined]
+
+
+def _make_list(makes: list[Make]) -> Make:
+    picks = _picks(makes)
+    if picks is not None:
+        return lambda ts: list(picks(ts))
+    return lambda ts: [make(ts) for make in makes]
+
+
+def _make_tuple(makes: list[Make]) -> Make:
+    picks = _picks(makes)
+    if picks is not None:
+        return picks
+    if all(type(make) is _Const for make in makes):
+        return _Const(tuple(make.value for make in makes))  # type: ignore[attr-defined]
+    if len(makes) == 1:
+        [only] = makes
+        if type(only) is _Pick:
+            index = only.index
+            return lambda ts: (ts[index],)
+        return lambda ts: (only(ts),)
+    if len(makes) == 2:
+        first, second = makes
+        return lambda ts: (first(ts), second(ts))
+    return lambda ts: tuple([make(ts) for make in makes])
+
+
+def _make_pairs(pairs: list[tuple[Make, Make]]) -> Make:
+    """Make a list of keys and values."""
+    return lambda ts: [(_hashable(key(ts)), make(ts)) for key, make in pairs]
+
+
+def _hashable(key: Any) -> Any:
+    """Give a key back in a form that can be one, where its class could not be had.
+
+    Raises:
+        TypeError: It cannot have been a key.
+    """
+    try:
+        hash(key)
+    except Exception:
+        if type(key) in {list, dict, set, bytearray}:
+            raise
+        if type(key) is tuple:
+            return tuple(map(_hashable, key))
+        if type(key) is StoredDict:
+            return StoredTuple(key.class_name, map(_hashable, key.values()), map(str, key))
+        if type(key) in {StoredList, StoredTuple}:
+            return StoredTuple(key.class_name, map(_hashable, key))
+        return Opaque(class_name(type(key)), "<a key that has no hash>")
+    return key
+
+
+def _make_dict(pairs: list[tuple[Make, Make]]) -> Make:
+    if not pairs:
+        return lambda _: {}
+    if any(type(key) is not _Const for key, _ in pairs):
+        return lambda ts: {_hashable(key(ts)): make(ts) for key, make in pairs}
+    keys = [key.value for key, _ in pairs]  # type: ignore[attr-defined]
+    makes = [make for _, make in pairs]
+    dict.fromkeys(keys)  # refuses keys that cannot be hashed
+    if all(type(make) is _Pick for make in makes):
+        indices = [make.index for make in makes]  # type: ignore[attr-defined]
+        named = list(zip(keys, indices, strict=True))
+        return lambda ts: {key: ts[i] for key, i in named}
+    both = list(zip(keys, makes, strict=True))
+    return lambda ts: {key: make(ts) for key, make in both}
+
+
+# Tags. Each reader takes the compiler, the tag's body, where it stands, and its depth.
+
+
+def _tensor(compiler: _Compiler, body: Any, where: str, _depth: int) -> Make:
+    if type(body) is not int or not 0 <= body < 1 << 31:
+        _refuse(where, "the number of a tensor", body)
+    compiler.count = max(compiler.count, body + 1)
+    return _Pick(body)
+
+
+def _tuple(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+    return _make_tuple(compiler.nodes(body, where, depth))
+
+
+def _dict(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+    return _make_dict(compiler.pairs(body, where, depth))
+
+
+def _listed(wrap: Callable[[list[Any]], object]) -> Any:
+    def read(compiler: _Compiler, body: object, where: str, depth: int) -> Make:
+        make = _make_list(compiler.nodes(body, where, depth))
+        return lambda ts: wrap(make(ts))
+
+    return read
+
+
+def _paired(wrap: Callable[[list[Any]], object]) -> Any:
+    def read(compiler: _Compiler, body: object, where: str, depth: int) -> Make:
+        make = _make_pairs(compiler.pairs(body, where, depth))
+        return lambda ts: wrap(make(ts))
+
+    return read
+
+
+def _text(read: Callable[[str], object]) -> Any:
+    """A value that is written as a string, immutable."""
+
+    def reader(_compiler: _Compiler, body: object, where: str, _depth: int) -> Make:
+        if type(body) is not str:
+            _refuse(where, "a string", body)
+        try:
+            return _Const(read(body))
+        except Exception as error:
+            raise FormatError(f"{where}: expected another text, {error}") from error
+
+    return reader
+
+
+def _null(value: object) -> Any:
+    def reader(_compiler: _Compiler, body: object, where: str, _depth: int) -> Make:
+        if body is not None:
+            _refuse(where, "null", body)
+        return _Const(value)
+
+    return reader
+
+
+def _ints(read: Callable[[list[int]], object]) -> Any:
+    def reader(compiler: _Compiler, body: object, where: str, depth: int) -> Make:
+        values = [
+            m.value if type(m) is _Const else None for m in compiler.nodes(body, where, depth)
+        ]
+        if not all(type(value) is int for value in values):
+            _refuse(where, "a list of int", body)
+        try:
+            return _Const(read(values))  # type: ignore[arg-type]
+        except Exception as error:
+            raise FormatError(f"{where}: expected other numbers, {error}") from error
+
+    return reader
+
+
+def _range(parts: list[int]) -> range:
+    start, stop, step = parts
+    return range(start, stop, step)
+
+
+def _slice(parts: list[Any]) -> slice:
+    start, stop, step = parts
+    return slice(start, stop, step)
+
+
+def _float(text: str) -> float:
+    if text not in {"nan", "inf", "-inf"}:
+        raise ValueError(f"expected nan, inf or -inf, found {text[:20]!r}")
+    return float(text)
+
+
+def _big(text: str) -> int:
+    return int(text, 16)
+
+
+def _complex(parts: list[Any]) -> complex:
+    real, imaginary = parts
+    if type(real) is not float or type(imaginary) is not float:
+        raise TypeError("expected two floats for a complex")
+    return complex(real, imaginary)
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _bytearray(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+    content = _text(_bytes)(compiler, body, where, depth).value
+    return lambda _: bytearray(content)
+
+
+def _torch_name(kind: type) -> Callable[[str], object]:
+    def read(name: str) -> object:
+        value = vars(torch).get(name)
+        if type(value) is not kind:
+            raise ValueError(
+                f"expected the name of a {kind.__name__} of torch, found {name[:40]!r}"
+            )
+        return value
+
+    return read
+
+
+def _class(name: str) -> object:
+    return find_reference(name) or Opaque("builtins:type", name)
+
+
+def _deque(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+    _members(body, where, {"items", "maxlen"})
+    length = body["maxlen"]
+    if length is not None and (type(length) is not int or not 0 <= length < 1 << 62):
+        _refuse(where, "a length or null", length)
+    make = _make_list(compiler.nodes(body["items"], where, depth))
+    return lambda ts: collections.deque(make(ts), length)
+
+
+def _defaultdict(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+    _members(body, where, {"factory", "items"})
+    factory = compiler.node(body["factory"], where, depth)
+    make = _make_pairs(compiler.pairs(body["items"], where, depth))
+    return lambda ts: collections.defaultdict(_factory(factory(ts)), make(ts))
+
+
+def _factory(value: object) -> Callable[[], object] | None:
+    # One that was only described makes nothing.
+    return value if type(value) is type else None
+
+
+def _counter(pairs: list[tuple[object, int]]) -> object:
+    counter: collections.Counter[object] = collections.Counter()
+    dict.update(counter, pairs)
+    return counter
+
+
+def _opaque(_compiler: _Compiler, body: Any, where: str, _depth: int) -> Make:
+    _members(body, where, {"class", "repr"})
+    if type(body["class"]) is not str or type(body["repr"]) is not str:
+        _refuse(where, "two strings", body)
+    return _Const(Opaque(body["class"], body["repr"]))
+
+
+def _object(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+    if type(body) is not dict or type(body.get("kind")) is not str:
+        _refuse(where, "an object with a kind", body)
+    known = KINDS.get(body["kind"])
+    if known is None:
+        _refuse(where, f"a kind among {', '.join(KINDS)}", body["kind"])
+    rest = {name: value for name, value in body.items() if name != "kind"}
+    return compiler.composed(*known, rest, where, depth)
+
+
+def _members(
+    body: object, where: str, names: set[str], optional: frozenset[str] = frozenset()
+) -> None:
+    if type(body) is not dict or not names <= set(body) <= names | optional:
+        _refuse(where, f"an object with members {', '.join(sorted(names))}", body)
+
+
+_TAGS: dict[str, Any] = {
+    "tensor": _tensor,
+    "tuple": _tuple,
+    "dict": _dict,
+    "set": _listed(lambda items: set(map(_hashable, items))),
+    "frozenset": _listed(lambda items: frozenset(map(_hashable, items))),
+    "slice": _listed(_slice),
+    "complex": _listed(_complex),
+    "ordered_dict": _paired(collections.OrderedDict),
+    "counter": _paired(_counter),
+    "mapping_proxy": _paired(lambda pairs: types.MappingProxyType(dict(pairs))),
+    "deque": _deque,
+    "defaultdict": _defaultdict,
+    "int": _text(_big),
+    "float": _text(_float),
+    "bytes": _text(_bytes),
+    "bytearray": _bytearray,
+    "range": _ints(_range),
+    "size": _ints(torch.Size),
+    "ellipsis": _null(...),
+    "not_implemented": _null(NotImplemented),
+    "dtype": _text(find_dtype),
+    "device": _text(torch.device),
+    "layout": _text(find_layout),
+    "memory_format": _text(_torch_name(torch.memory_format)),
+    "qscheme": _text(_torch_name(torch.qscheme)),
+    "numpy_dtype": _text(find_array_dtype),
+    "path": _text(pathlib.Path),
+    "pure_path": _text(pathlib.PurePath),
+    "class": _text(_class),
+    "opaque": _opaque,
+    "object": _object,
+}

@@ -1,0 +1,339 @@
+"""Reading a dump: a mapping that reads nothing before it is asked."""
+
+import gc
+import os
+import pickle
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import faststeal as fs
+from faststeal.capture import FaststealWarning
+from faststeal.dump import Dump, Key, Skipped
+
+X = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+
+
+class Add(torch.nn.Module):
+    def forward(self, x, by=1):
+        return x + by
+
+
+class Wide(torch.nn.Module):
+    def forward(self, x):
+        return x.repeat(1, 10)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Two calls of `add`, one of `wide` whose output is skipped, and something appended."""
+    path = tmp_path / "run.onnx"
+    add, wide = Add(), Wide()
+
+    def run():
+        add(X)
+        add(X, by=2)
+        wide(X)
+        fs.steal_append("extra", {"x": X, "none": None})
+
+    steal = fs.steal_forward([("add", add), ("wide", wide)], dump_file=path, storage_limit=100)
+    with pytest.warns(FaststealWarning), steal:
+        run()
+    return path
+
+
+@pytest.fixture
+def dump(path):
+    return fs.load(path)
+
+
+KEYS = [
+    ("add", 0, "I"),
+    ("add", 0, "O"),
+    ("add", 1, "I"),
+    ("add", 1, "O"),
+    ("wide", 0, "I"),
+    "extra",
+]
+
+
+def test_key_is_a_tuple():
+    key = Key("m", 0, "O")
+    assert key == ("m", 0, "O")
+    assert hash(key) == hash(("m", 0, "O"))
+    assert repr(key) == str(key) == "('m', 0, 'O')"
+    assert (key.name, key.iteration, key.kind) == key
+    assert pickle.loads(pickle.dumps(key)) == key  # noqa: S301
+
+
+def test_mapping(dump):
+    assert list(dump) == KEYS
+    assert list(dump.keys()) == KEYS
+    assert all(isinstance(key, Key) for key in list(dump)[:-1])
+    assert len(dump) == 6
+    assert all(key in dump for key in KEYS)
+    for key in (
+        ("add", 2, "I"),
+        ("add", 0, "X"),
+        ("nobody", 0, "I"),
+        ("wide", 0, "O"),
+        "add",
+        ("add", 0),
+        ("add", "0", "I"),
+        ("add", 2**80, "I"),
+        (1, 0, "I"),
+        3,
+        None,
+        ["add", 0, "I"],
+        "\ud800",
+        ("\ud800", 0, "I"),
+    ):
+        assert key not in dump
+    assert [key for key, _ in dump.items()] == KEYS
+    assert dump.get("nothing") is None
+    assert dump == dump  # noqa: PLR0124 - identity, no comparison of tensors
+    assert dump != {}
+    assert hash(dump)
+
+
+def test_values(dump):
+    (args, kwargs) = dump["add", 1, "I"]
+    assert torch.equal(args[0], X)
+    assert kwargs == {"by": 2}
+    assert torch.equal(dump[Key("add", 1, "O")], X + 2)
+    assert dump["extra"]["none"] is None
+    assert torch.equal(dump["extra"]["x"], X)
+
+
+def test_containers_are_fresh(dump):
+    dump["extra"]["x"] = 0
+    assert torch.equal(dump["extra"]["x"], X)
+
+
+def test_missing_key_names_the_nearest(dump):
+    with pytest.raises(KeyError, match=r"no record \('ad', 0, 'I'\).*'add'"):
+        dump["ad", 0, "I"]
+    with pytest.raises(KeyError, match=r"of this name there is \('add', 0, 'I'\), .*'O'\)"):
+        dump["add", 7, "I"]
+    with pytest.raises(KeyError, match="nearest names are 'extra'"):
+        dump["extr"]
+    with pytest.raises(KeyError, match="has 7 records"):
+        dump["zzzzz"]
+    with pytest.raises(KeyError):
+        dump[None]
+
+
+def test_skipped(dump):
+    assert list(dump.skipped) == [("wide", 0, "O")]
+    skipped = dump.skipped["wide", 0, "O"]
+    assert isinstance(skipped, Skipped)
+    assert "limit" in skipped.reason
+    (leaf,) = skipped.leaves
+    assert (leaf.dtype, leaf.shape) == ("float32", (2, 30))
+    assert leaf.stats["min"] == 0.0
+    assert leaf.stats["max"] == 5.0
+    assert "('wide', 0, 'O')" in repr(dump.skipped)
+    with pytest.raises(KeyError, match=r"was skipped: .*limit"):
+        dump["wide", 0, "O"]
+    with pytest.raises(KeyError):
+        dump.skipped["add", 0, "O"]
+
+
+def test_names_calls_info(dump, path):
+    assert dump.names() == ["add", "wide"]
+    assert dump.calls("add") == [0, 1]
+    assert dump.calls("nobody") == []
+    assert dump.path == path
+    assert dump.complete
+    assert dump.verify() == []
+    info = dump.info(("add", 0, "I"))
+    assert info["class"] == f"{__name__}:Add"
+    assert info["leaves"][0]["shape"] == [2, 3]
+    assert "limit" in dump.info(("wide", 0, "O"))["skipped"]
+    with pytest.raises(KeyError):
+        dump.info("nothing")
+    assert repr(dump) == f"<Dump {str(path)!r}: 6 records, 1 skipped>"
+
+
+def test_sources(path):
+    for source in (path, str(path), path.read_bytes()):
+        assert torch.equal(fs.load(source)["add", 0, "O"], X + 1)
+    assert fs.load(path.read_bytes()).path is None
+    with pytest.raises(TypeError):
+        fs.load(3)
+    with pytest.raises(FileNotFoundError):
+        fs.load(path.with_name("nothing.onnx"))
+
+
+@pytest.mark.parametrize("mode", ["private", "readonly", "pread"])
+def test_modes(path, mode):
+    dump = fs.load(path, mode=mode)
+    assert torch.equal(dump["add", 0, "O"], X + 1)
+    if mode != "readonly":
+        dump["add", 0, "O"].zero_()
+    before = path.read_bytes()
+    dump.close()
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match="private"):
+        fs.load(path, mode="other")
+
+
+def test_device(path):
+    dump = fs.load(path, device="meta")
+    assert dump["add", 0, "O"].device.type == "meta"
+    assert dump["extra"]["x"].device.type == "meta"
+
+
+def test_close(path):
+    with fs.load(path) as dump:
+        tensor = dump["add", 0, "O"]
+        assert not dump.closed
+    assert dump.closed
+    assert torch.equal(tensor, X + 1)
+    assert "closed" in repr(dump)
+    for read in (lambda: dump["add", 0, "O"], lambda: list(dump), lambda: "extra" in dump):
+        with pytest.raises(ValueError, match="closed"):
+            read()
+    dump.close()
+
+
+def test_tensors_outlive_the_dump_and_the_file(path):
+    tensor = fs.load(path)["add", 0, "O"]
+    path.unlink()
+    gc.collect()
+    assert torch.equal(tensor, X + 1)
+
+
+def test_pickled_by_path(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    text = pickle.dumps(fs.load("run.onnx", mode="pread"))
+    monkeypatch.chdir("/")
+    again = pickle.loads(text)  # noqa: S301
+    assert isinstance(again, Dump)
+    assert torch.equal(again["add", 0, "O"], X + 1)
+    with pytest.raises(TypeError, match="bytes"):
+        pickle.dumps(fs.load(path.read_bytes()))
+
+
+def test_while_it_is_written(tmp_path):
+    path, add = tmp_path / "run.onnx", Add()
+    with fs.steal_forward(add, dump_file=path):
+        add(X)
+        dump = fs.load(path)
+        assert not dump.complete
+        assert "incomplete" in repr(dump)
+        assert torch.equal(dump["", 0, "O"], X + 1)
+        add(X)
+    assert len(dump) == 2
+    assert len(fs.load(path)) == 4
+
+
+def test_empty(tmp_path):
+    with fs.steal_forward([], dump_file=tmp_path / "run.onnx"):
+        pass
+    dump = fs.load(tmp_path / "run.onnx")
+    assert len(dump) == 0
+    assert list(dump) == dump.names() == []
+    assert dump.skipped == {} or len(dump.skipped) == 0
+    with pytest.raises(KeyError):
+        dump["x"]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 100, os.urandom(1000)])
+def test_not_a_dump(tmp_path, content):
+    path = tmp_path / "odd.onnx"
+    path.write_bytes(content)
+    with pytest.raises(fs.FormatError, match=r"odd\.onnx"):
+        fs.load(path)
+
+
+def test_another_model_is_no_dump(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    info = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [info], [out])
+    onnx.save(helper.make_model(graph), tmp_path / "relu.onnx")
+    with pytest.raises(fs.FormatError, match="dump"):
+        fs.load(tmp_path / "relu.onnx")
+
+
+def test_parts_are_taken_along(tmp_path, monkeypatch):
+    from faststeal import _core
+    from faststeal import capture as capture_module
+
+    def small_parts(*args, **kwargs):
+        return _core.Writer(*args, **kwargs, part_limit=1 << 18)
+
+    monkeypatch.setattr(capture_module, "Writer", small_parts)
+    path, add = tmp_path / "run.onnx", Add()
+    with fs.steal_forward(("add", add), dump_file=path):
+        for i in range(200):
+            add(torch.full((100,), float(i)))
+    assert path.with_name("run.1.onnx").exists()
+    dump = fs.load(path)
+    assert len(dump) == 400
+    assert dump.calls("add") == list(range(200))
+    for i in range(200):
+        assert dump["add", i, "O"][0] == i + 1
+
+
+def test_file_of_the_incumbent(tmp_path):
+    pytest.importorskip("onnx_diagnostic")
+    from onnx_diagnostic.helpers.mini_onnx_builder import create_onnx_model_from_input_tensors
+
+    value = {
+        ("m", 0, "I"): ((X, [X + 1]), {"flag": True}),
+        ("m", 0, "O"): X,
+        "sx": np.arange(3),
+    }
+    path = tmp_path / "old.onnx"
+    path.write_bytes(create_onnx_model_from_input_tensors(value).SerializeToString())
+    dump = fs.load(path)
+    assert list(dump) == [("m", 0, "I"), ("m", 0, "O"), "sx"]
+    assert isinstance(next(iter(dump)), Key)
+    (args, kwargs) = dump["m", 0, "I"]
+    assert torch.equal(args[1][0], X + 1)
+    assert kwargs == {"flag": True}
+    assert torch.equal(dump["m", 0, "O"], X)
+    assert list(dump["sx"]) == [0, 1, 2]
+    assert "sx" in dump
+    assert "sy" not in dump
+    assert dump.names() == ["m"]
+    assert dump.provenance == {}
+    with pytest.raises(KeyError):
+        dump["sy"]
+    moved = fs.load(path, device="meta")
+    assert moved["m", 0, "O"].device.type == "meta"
+    dump.close()
+    with pytest.raises(ValueError, match="closed"):
+        dump["sx"]
+
+
+def test_a_single_value_of_the_incumbent_is_no_mapping(tmp_path):
+    pytest.importorskip("onnx_diagnostic")
+    from onnx_diagnostic.helpers.mini_onnx_builder import create_onnx_model_from_input_tensors
+
+    path = tmp_path / "old.onnx"
+    path.write_bytes(create_onnx_model_from_input_tensors((X, X)).SerializeToString())
+    with pytest.raises(fs.FormatError, match="tuple"):
+        fs.load(path)
+
+
+def test_reading_is_fast(tmp_path):
+    path, add = tmp_path / "run.onnx", Add()
+    with fs.steal_forward(("add", add), dump_file=path):
+        for i in range(200):
+            add(X + i)
+    dump = fs.load(path)
+    keys = list(dump)
+    assert len(keys) == 400
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for key in keys:
+            dump[key]
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.05  # about a millisecond where nothing else runs
