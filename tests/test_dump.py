@@ -270,13 +270,13 @@ def test_parts_are_taken_along(tmp_path, monkeypatch):
     monkeypatch.setattr(capture_module, "Writer", small_parts)
     path, add = tmp_path / "run.onnx", Add()
     with fs.steal_forward(("add", add), dump_file=path):
-        for i in range(200):
+        for i in range(500):
             add(torch.full((100,), float(i)))
     assert path.with_name("run.1.onnx").exists()
     dump = fs.load(path)
-    assert len(dump) == 400
-    assert dump.calls("add") == list(range(200))
-    for i in range(200):
+    assert len(dump) == 1000
+    assert dump.calls("add") == list(range(500))
+    for i in range(500):
         assert dump["add", i, "O"][0] == i + 1
 
 

@@ -17,28 +17,30 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page):
-    """Code of the page with what it prints: a block of text right behind one of Python."""
+    """Code of the page, with its line and what it prints: a block of text right behind it."""
     text = page.read_text()
     found = []
-    end = None
+    code_end = None
     for match in _FENCE.finditer(text):
         language, body = match.groups()
+        behind = code_end is not None and not text[code_end : match.start()].strip()
+        code_end = None
         if language == "python":
-            found.append([body, None])
-        elif language == "text" and found and end is not None and not text[end : match.start()].strip():
-            found[-1][1] = body
-        end = match.end() if language == "python" else None
+            found.append((text[: match.start(2)].count("\n"), body, None))
+            code_end = match.end()
+        elif language == "text" and behind:
+            found[-1] = (*found[-1][:2], body)
     return found
 
 
+@pytest.mark.filterwarnings("default::faststeal.capture.FaststealWarning")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
 )
 def test_code_of_a_page(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
-    for code, printed in blocks(page):
-        line = page.read_text().split(code, 1)[0].count("\n")
+    for line, code, printed in blocks(page):
         exec(compile("\n" * line + code, str(page), "exec"), names)  # noqa: S102 - our own text
         out = capsys.readouterr().out
         if printed is not None:
@@ -46,6 +48,7 @@ def test_code_of_a_page(page, tmp_path, monkeypatch, capsys):
 
 
 def lines(text):
+    """Lines without what cannot be seen at their ends."""
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
@@ -53,7 +56,10 @@ def lines(text):
 def test_example(example, tmp_path):
     result = subprocess.run(
         [sys.executable, "-W", "error", str(example)],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()

@@ -180,7 +180,7 @@ def test_sparse_uncoalesced_hybrid_and_empty():
     assert torch.equal(stored(empty).to_dense(), torch.zeros(2, 3))
     grad = twice.detach().requires_grad_()
     flat = flatten(grad, careful=True)
-    assert flat.paths == ["values", "indices"] or flat.paths == ["indices", "values"]
+    assert sorted(flat.paths) == ["indices", "values"]
     assert all('"requires_grad":true' in leaf for leaf in flat.leaves)
     assert not any(t.requires_grad for t in flat.tensors)
 
@@ -494,44 +494,42 @@ def test_an_array_shares_its_memory_with_its_tensor():
     assert np.shares_memory(back, array)
 
 
-@pytest.mark.parametrize(
-    "tree",
-    [
-        '{"array":{"dtype":"O","data":{"tensor":0}}}',
-        '{"array":{"dtype":"<f8","data":{"tensor":0}}}',
-        '{"array":{"dtype":"f4,f4","data":{"tensor":0}}}',
-        '{"array":{"dtype":"nonsense","data":{"tensor":0}}}',
-        '{"array":{"dtype":"ml_dtypes:finfo","data":{"tensor":0}}}',
-        '{"byte_array":{"dtype":"<i4","shape":[1000000000000],"data":{"tensor":0}}}',
-        '{"byte_array":{"dtype":"<i4","shape":[-3],"data":{"tensor":0}}}',
-        '{"object_array":{"shape":[1000000000000,0,-1],"items":[]}}',
-        '{"object_array":{"shape":[2],"items":[1]}}',
-        '{"scalar":{"dtype":"<f4","bytes":"AAAA"}}',
-        '{"scalar":{"dtype":"<U1000000000","bytes":"AAAA"}}',
-        '{"scalar":{"dtype":"|O","bytes":"AAAAAAAAAAA="}}',
-        '{"scalar":{"dtype":"<f4","bytes":"?"}}',
-        '{"complex_tensor":{"parts":{"tensor":0}}}',
-        '{"complex_tensor":{"parts":3}}',
-        '{"complex_tensor":{}}',
-        '{"complex_tensor":{"parts":{"tensor":0},"more":1}}',
-        '{"complex_tensor":[]}',
-        '{"raw_tensor":{"dtype":"nn","shape":[3],"data":{"tensor":0}}}',
-        '{"raw_tensor":{"dtype":"int4","shape":[-5],"data":{"tensor":0}}}',
-        '{"raw_tensor":{"dtype":"int4","shape":["3"],"data":{"tensor":0}}}',
-        '{"meta":{"dtype":"float32","shape":[-1],"strides":[1],"device":"cpu"}}',
-        '{"meta":{"dtype":"float32","shape":[9223372036854775807,9],"strides":[1],"device":"cpu"}}',
-        '{"meta":{"dtype":"float32","shape":[true],"strides":[1],"device":"cpu"}}',
-        '{"nested":{"values":[1,2]}}',
-        '{"mkldnn":{"data":null}}',
-        '{"quantized":{"dtype":"quint4x2","shape":[400],"ints":{"tensor":0},"scale":1.0,'
-        '"zero_point":0}}',
-        '{"quantized_channels":{"dtype":"qint8","shape":[3],"ints":{"tensor":0},'
-        '"scales":{"tensor":0},"zero_points":{"tensor":0},"axis":7}}',
-        '{"parts":{"class":"a:b","names":["x"],"values":[]}}',
-    ],
-)
+HOSTILE = r"""
+{"array":{"dtype":"O","data":{"tensor":0}}}
+{"array":{"dtype":"<f8","data":{"tensor":0}}}
+{"array":{"dtype":"f4,f4","data":{"tensor":0}}}
+{"array":{"dtype":"nonsense","data":{"tensor":0}}}
+{"array":{"dtype":"ml_dtypes:finfo","data":{"tensor":0}}}
+{"byte_array":{"dtype":"<i4","shape":[1000000000000],"data":{"tensor":0}}}
+{"byte_array":{"dtype":"<i4","shape":[-3],"data":{"tensor":0}}}
+{"object_array":{"shape":[1000000000000,0,-1],"items":[]}}
+{"object_array":{"shape":[2],"items":[1]}}
+{"scalar":{"dtype":"<f4","bytes":"AAAA"}}
+{"scalar":{"dtype":"<U1000000000","bytes":"AAAA"}}
+{"scalar":{"dtype":"|O","bytes":"AAAAAAAAAAA="}}
+{"scalar":{"dtype":"<f4","bytes":"?"}}
+{"complex_tensor":{"parts":{"tensor":0}}}
+{"complex_tensor":{"parts":3}}
+{"complex_tensor":{}}
+{"complex_tensor":{"parts":{"tensor":0},"more":1}}
+{"complex_tensor":[]}
+{"raw_tensor":{"dtype":"nn","shape":[3],"data":{"tensor":0}}}
+{"raw_tensor":{"dtype":"int4","shape":[-5],"data":{"tensor":0}}}
+{"raw_tensor":{"dtype":"int4","shape":["3"],"data":{"tensor":0}}}
+{"meta":{"dtype":"float32","shape":[-1],"strides":[1],"device":"cpu"}}
+{"meta":{"dtype":"float32","shape":[9223372036854775807,9],"strides":[1],"device":"cpu"}}
+{"meta":{"dtype":"float32","shape":[true],"strides":[1],"device":"cpu"}}
+{"nested":{"values":[1,2]}}
+{"mkldnn":{"data":null}}
+{"quantized":{"dtype":"quint4x2","shape":[400],"ints":{"tensor":0},"scale":1.0,"zero_point":0}}
+{"quantized_channels":{"dtype":"qint8","shape":[3],"ints":{"tensor":0},"scales":{"tensor":0},"zero_points":{"tensor":0},"axis":7}}
+{"parts":{"class":"a:b","names":["x"],"values":[]}}
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("tree", HOSTILE)
 def test_hostile_parts(tree):
-    with pytest.raises(FormatError, match="expected|tree"):
+    with pytest.raises(FormatError, match="expected"):
         unflatten(tree, [torch.ones(3, dtype=torch.float32)])
 
 
@@ -559,7 +557,9 @@ dist.destroy_process_group()
 
 
 def test_distributed_tensors():
-    done = subprocess.run([sys.executable, "-c", DTENSOR], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DTENSOR], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -572,6 +572,6 @@ def test_loading_warns_of_nothing_in_a_fresh_process():
         tensors = [f"torch.tensor({t.tolist()}, dtype={t.dtype})" for t in flat.tensors]
         code += f"unflatten({flat.tree!r}, [{', '.join(tensors)}])\n"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,10 @@
 """The compiled core: bytes and the file. Trees, classes and names belong to the Python side."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, final
 
 from torch import Tensor
+from typing_extensions import Self
 
 __all__ = [
     "FaststealError",
@@ -30,6 +31,7 @@ class NotPlainError(FaststealError, TypeError):
     caller decomposes the `index`-th tensor and calls again. Nothing was written.
     """
 
+@final
 class Writer:
     """One dump being written. Safe to use from several threads.
 
@@ -41,7 +43,7 @@ class Writer:
             no limit.
         external: Put the bytes of all tensors into `<path>.data`.
         sync: Make each record durable (`fdatasync`) before it is committed: survives a power loss.
-        inline_limit: Payload bytes that go inside the file before external data begins.
+        inline_limit: Payload bytes that go inside the file before external data begins; 1 GiB.
         part_limit: Size in bytes at which the dump rolls over to `<stem>.1.onnx`.
 
     Raises:
@@ -49,8 +51,8 @@ class Writer:
         OSError: The file cannot be created; the exact subclass, with the path.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         path: str,
         provenance: str,
         *,
@@ -58,9 +60,9 @@ class Writer:
         total_limit: int | None = None,
         external: bool = False,
         sync: bool = False,
-        inline_limit: int = 1 << 30,
+        inline_limit: int = ...,
         part_limit: int = ...,
-    ) -> None: ...
+    ) -> Self: ...
     def write(
         self,
         key: str,
@@ -112,6 +114,7 @@ class Writer:
     def bytes_written(self) -> int:
         """Payload bytes that went to the file and its external data."""
 
+@final
 class Reader:
     """A dump, mapped into memory. Touches headers only, until tensors are asked for.
 
@@ -129,9 +132,9 @@ class Reader:
         OSError: The file cannot be opened; the exact subclass, with the path.
     """
 
-    def __init__(
-        self, source: str | bytes, mode: Literal["private", "readonly", "pread"] = "private"
-    ) -> None: ...
+    def __new__(
+        cls, source: str | bytes, mode: Literal["private", "readonly", "pread"] = "private"
+    ) -> Self: ...
     def __len__(self) -> int:
         """Number of records, skipped ones included."""
     @property

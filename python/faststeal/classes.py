@@ -157,29 +157,47 @@ def class_name(cls: type) -> str:
     return f"{module if type(module) is str else '?'}:{name if type(name) is str else '?'}"
 
 
+# Names that were found → module's name, module, the class's name in it, class.
+_found: dict[str, tuple[str, types.ModuleType, str, type]] = {}
+
+
 def find_class(name: str) -> type | None:
     """Find a class by its name; None if the rules of this module do not allow it.
 
     Looks into modules that are imported already, and imports those of the fixed list. A module's
     `__getattr__` is never asked.
     """
+    known = _found.get(name)
+    if known is not None:
+        module_name, module, last, cls = known
+        # A notebook defines its classes again and again: the class that is there now counts.
+        current = sys.modules.get(module_name) is module and vars(module).get(last) is cls
+        if current:
+            return cls
     if not _NAME.fullmatch(name):
         return None
     module_name, _, qualname = name.partition(":")
-    module = sys.modules.get(module_name)
-    if module is None:
-        if not _ON_DEMAND.fullmatch(module_name):
-            return None
-        try:
-            module = importlib.import_module(module_name)
-        except Exception:  # noqa: BLE001 - a companion that is absent or broken is no error of ours
-            return None
-    found: object = module
+    place = _find_module(module_name)
+    found: object = place
     for part in qualname.split("."):
         if not isinstance(found, types.ModuleType | type):
             return None
         found = vars(found).get(part)
-    return found if isinstance(found, type) else None
+    if not isinstance(found, type):
+        return None
+    if "." not in qualname and len(_found) < 10_000:
+        _found[name] = module_name, cast("types.ModuleType", place), qualname, found
+    return found
+
+
+def _find_module(name: str) -> types.ModuleType | None:
+    module = sys.modules.get(name)
+    if module is None and _ON_DEMAND.fullmatch(name):
+        try:
+            return importlib.import_module(name)
+        except Exception:  # noqa: BLE001 - a companion that is absent or broken is no error of ours
+            return None
+    return module
 
 
 def find_reference(name: str) -> type | None:
@@ -256,6 +274,9 @@ def set_state(obj: object, state: Iterable[tuple[str, object]]) -> None:
     cls = type(obj)
     slots = _slots(cls)
     attributes = _instance_dict(obj)
+    if not slots and attributes is not None:
+        attributes.update(state)
+        return
     for name, value in state:
         if name in slots:
             slots[name].__set__(obj, value)
@@ -272,23 +293,26 @@ def may_be_built(cls: type) -> bool:
     return not any("__del__" in vars(base) for base in cls.__mro__)
 
 
+@by_class
+def _is_data(cls: type) -> bool:
+    return may_be_built(cls) and not issubclass(cls, BaseException | types.ModuleType | type)
+
+
+@by_class
+def _is_standard(cls: type) -> bool:
+    name = class_name(cls)
+    top = name.partition(":")[0].partition(".")[0]
+    return top in sys.stdlib_module_names and name not in _STANDARD
+
+
 def blank(cls: type, base: type = object, *content: object) -> object:
     """Make an instance by `base.__new__`, so that no code of the class runs.
 
     Raises:
         TypeError: The class is not of the kind that is rebuilt, or not derived from `base`.
     """
-    if not may_be_built(cls):
-        raise TypeError(f"{class_name(cls)} has a finalizer: not rebuilt")
+    if not _is_data(cls) or (base is object and _is_standard(cls)):
+        raise TypeError(f"{class_name(cls)} is not rebuilt")
     if cls is types.SimpleNamespace:
         return types.SimpleNamespace()
-    name = class_name(cls)
-    if (
-        base is object
-        and name.partition(":")[0].partition(".")[0] in sys.stdlib_module_names
-        and name not in _STANDARD
-    ):
-        raise TypeError(f"{name} is the standard library's: not rebuilt")
-    if issubclass(cls, BaseException | types.ModuleType | type):
-        raise TypeError(f"{name} is not data: not rebuilt")
     return cast("Callable[..., object]", base.__new__)(cls, *content)

@@ -1,9 +1,8 @@
 """The command `faststeal`: see the walk-through, and look at dumps."""
 
-import contextlib
 import json
-import os
 import pprint
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from faststeal._core import FaststealError, __version__, repair
-from faststeal.dump import Key, load
+from faststeal.dump import Dump, Key, load
 from faststeal.listing import (
     Record,
     find_key,
@@ -32,7 +31,6 @@ __all__ = ["app", "main"]
 
 # Where typer keeps its base of all complaints about the command line differs between versions.
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
-_PIPE_CLOSED: Final = 141  # what a shell reports of a program that SIGPIPE ended
 _INTERRUPTED: Final = 130
 _TEXT: Final = 200  # characters of a value in a table that goes to a pipe
 
@@ -56,16 +54,13 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0 fine, 1 problems were found, 2 error.
     """
+    if args is None and hasattr(signal, "SIGPIPE"):
+        # Whoever read our output and has had enough ends us, as any command.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         command = typer.main.get_command(app)
         given = None if args is None else list(args)
         code = command.main(args=given, prog_name="faststeal", standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has had enough; nothing more may be written at exit either.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE_CLOSED
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except (_UsageError, FaststealError, KeyError, OSError) as error:
@@ -179,10 +174,9 @@ def verify(
         problems = dump.verify()
         for problem in problems:
             typer.echo(one_line(problem))
-        closed = "" if dump.complete else "; the capture was not closed: running, or killed"
-        count = f"{len(dump) + len(dump.skipped)} records"
-        found = f"{len(problems)} problem{'s' * (len(problems) != 1)}" if problems else "fine"
-        typer.echo(f"{file}: {count}, {found}{closed}")
+        count = _count(len(dump) + len(dump.skipped), "record")
+        found = _count(len(problems), "problem") if problems else "fine"
+        typer.echo(f"{file}: {count}, {found}; {_state(dump)}")
     if problems:
         raise typer.Exit(1)
 
@@ -205,11 +199,22 @@ def _print_list(file: str) -> None:
         skipped += record.skipped is not None
     table.print()
     with load(file) as dump:
-        closed = "complete" if dump.complete else "not closed: the capture runs, or was killed"
+        state = _state(dump)
     typer.echo(
-        f"\n{count} records of {len(names)} names{f', {skipped} skipped' if skipped else ''}; "
-        f"{size_text(size)} seen, {size_text(new)} stored; {closed}"
+        f"\n{_count(count, 'record')} of {_count(len(names), 'name')}"
+        f"{f', {skipped} skipped' if skipped else ''}; "
+        f"{size_text(size)} seen, {size_text(new)} stored; {state}"
     )
+
+
+def _state(dump: Dump) -> str:
+    if not dump.provenance:
+        return "of another tool"
+    return "complete" if dump.complete else "not closed: the capture runs, or was killed"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _stored(record: Record) -> str:
@@ -225,14 +230,16 @@ def _shortened(text: str) -> str:
 
 
 def _print_leaves(leaves: list[dict[str, Any]], tensors: list[torch.Tensor]) -> None:
-    table = _Rows("tensor", "dtype", "shape", "min", "max", "mean", "nan", "told")
+    table = _Rows("tensor", "dtype", "shape", "min", "max", "mean", "nan", "")
     for i, leaf in enumerate(leaves):
         stats = leaf.get("stats") or (_statistics(tensors[i]) if i < len(tensors) else {})
         numbers = [_number(stats.get(name)) for name in ("min", "max", "mean", "nan")]
-        rest = {k: v for k, v in leaf.items() if k not in {"name", "dtype", "shape", "stats"}}
-        told = ", ".join(f"{k}={v}" for k, v in rest.items())
+        known = {"name", "dtype", "shape", "stats"}
+        usual = {"device": "cpu", "requires_grad": False}
+        rest = {k: v for k, v in leaf.items() if k not in known and usual.get(k) != v}
+        more = ", ".join(f"{k}={v}" for k, v in rest.items())
         table.add(
-            str(leaf.get("name")), str(leaf.get("dtype")), str(leaf.get("shape")), *numbers, told
+            str(leaf.get("name")), str(leaf.get("dtype")), str(leaf.get("shape")), *numbers, more
         )
     table.print()
 

@@ -19,6 +19,7 @@ from .classes import (
     StoredList,
     StoredTuple,
     blank,
+    class_name,
     find_class,
     set_state,
 )
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     Fields = Sequence[tuple[str, Any]]
     Pairs = Sequence[tuple[Any, Any]]
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "as_key"]
 
 
 def _build(name: str, build: Callable[[type], object], fallback: Callable[[], object]) -> object:
@@ -59,11 +60,10 @@ def _cache(name: str, fields: Fields) -> object:
         # Offloading needs a stream, which cannot be stored; without it the cache works as well.
         del state["prefetch_stream"]
         state["offloading"] = False
-    place = _first_tensor(state)
-    if place is not None:
-        for key, value in fields:
-            if type(value) is torch.device:
-                state[key] = place.device
+    for key, value in fields:
+        if type(value) is torch.device:
+            place = _first_tensor(state)
+            state[key] = value if place is None else place.device
     return _object(name, list(state.items()))
 
 
@@ -255,6 +255,27 @@ def _holds_opaque(value: object) -> bool:
     if type(value) is dict:
         return any(map(_holds_opaque, value.values()))
     return isinstance(value, Opaque | StoredDict | StoredList | StoredTuple)
+
+
+def as_key(key: Any) -> Any:
+    """Give a key back in a form that can be one, where its class could not be had.
+
+    Raises:
+        TypeError: It cannot have been a key.
+    """
+    try:
+        hash(key)
+    except Exception:
+        if type(key) in {list, dict, set, bytearray}:
+            raise
+        if type(key) is tuple:
+            return tuple(map(as_key, key))
+        if type(key) is StoredDict:
+            return StoredTuple(key.class_name, map(as_key, key.values()), map(str, key))
+        if type(key) in {StoredList, StoredTuple}:
+            return StoredTuple(key.class_name, map(as_key, key))
+        return Opaque(class_name(type(key)), "<a key that has no hash>")
+    return key
 
 
 _ITEMS = {"class": "str", "items": "nodes", "fields?": "fields"}

@@ -29,7 +29,7 @@ from .tensors import decompose
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .tree import Walker
+    from .walk import Walker
 
     Writer = Callable[[Walker, Any, str, int], str]
 

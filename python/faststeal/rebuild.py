@@ -19,16 +19,9 @@ import torch
 
 from ._core import FormatError
 from .arrays import ARRAY_COMPOSERS, find_array_dtype
-from .classes import (
-    Opaque,
-    StoredDict,
-    StoredList,
-    StoredTuple,
-    class_name,
-    find_reference,
-)
+from .classes import Opaque, find_reference
 from .compose import COMPOSERS, find_dtype, find_layout
-from .instances import KINDS
+from .instances import KINDS, as_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -267,35 +260,14 @@ def _make_tuple(makes: list[Make]) -> Make:
 
 def _make_pairs(pairs: list[tuple[Make, Make]]) -> Make:
     """Make a list of keys and values."""
-    return lambda ts: [(_hashable(key(ts)), make(ts)) for key, make in pairs]
-
-
-def _hashable(key: Any) -> Any:
-    """Give a key back in a form that can be one, where its class could not be had.
-
-    Raises:
-        TypeError: It cannot have been a key.
-    """
-    try:
-        hash(key)
-    except Exception:
-        if type(key) in {list, dict, set, bytearray}:
-            raise
-        if type(key) is tuple:
-            return tuple(map(_hashable, key))
-        if type(key) is StoredDict:
-            return StoredTuple(key.class_name, map(_hashable, key.values()), map(str, key))
-        if type(key) in {StoredList, StoredTuple}:
-            return StoredTuple(key.class_name, map(_hashable, key))
-        return Opaque(class_name(type(key)), "<a key that has no hash>")
-    return key
+    return lambda ts: [(as_key(key(ts)), make(ts)) for key, make in pairs]
 
 
 def _make_dict(pairs: list[tuple[Make, Make]]) -> Make:
     if not pairs:
         return lambda _: {}
     if any(type(key) is not _Const for key, _ in pairs):
-        return lambda ts: {_hashable(key(ts)): make(ts) for key, make in pairs}
+        return lambda ts: {as_key(key(ts)): make(ts) for key, make in pairs}
     keys = [key.value for key, _ in pairs]  # type: ignore[attr-defined]
     makes = [make for _, make in pairs]
     dict.fromkeys(keys)  # refuses keys that cannot be hashed
@@ -486,8 +458,8 @@ _TAGS: dict[str, Any] = {
     "tensor": _tensor,
     "tuple": _tuple,
     "dict": _dict,
-    "set": _listed(lambda items: set(map(_hashable, items))),
-    "frozenset": _listed(lambda items: frozenset(map(_hashable, items))),
+    "set": _listed(lambda items: set(map(as_key, items))),
+    "frozenset": _listed(lambda items: frozenset(map(as_key, items))),
     "slice": _listed(_slice),
     "complex": _listed(_complex),
     "ordered_dict": _paired(collections.OrderedDict),

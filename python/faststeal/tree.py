@@ -1,23 +1,92 @@
-"""Nested objects as text and tensors."""
+"""Nested objects as text and tensors: `flatten` takes apart, `unflatten` puts together.
+
+The text is JSON, without blanks, in ASCII. It is the `tree` of a record in the file. Everything but
+the elements of tensors stands in it, exactly. A node is one of these:
+
+Values:
+    `null`, `true`, `false`, `1`, `1.5`, `"text"`: values of exactly these types of Python.
+    `{"int":"0x.."}` an integer of more than 4096 bits; `{"float":"nan"|"inf"|"-inf"}`;
+    `{"complex":[1.0,NODE]}` its two floats; `{"bytes":BASE64}`, `{"bytearray":BASE64}`;
+    `{"range":[start,stop,step]}`, `{"slice":[NODE,NODE,NODE]}`, `{"ellipsis":null}`,
+    `{"not_implemented":null}`, `{"path":"a/b"}`, `{"pure_path":"a/b"}` of `pathlib`;
+    `{"dtype":"float32"}`, `{"device":"cuda:0"}`, `{"layout":"strided"}`, `{"size":[2,3]}`,
+    `{"memory_format":"channels_last"}`, `{"qscheme":"per_tensor_affine"}` of torch;
+    `{"numpy_dtype":"<f4"}`; `{"class":"module:Qualname"}` a class as a value.
+
+Containers:
+    `[NODE,..]` list, `{"tuple":[NODE,..]}`, `{"set":[NODE,..]}`, `{"frozenset":[NODE,..]}`;
+    `{"dict":[[NODE,NODE],..]}` keys and values in order, a key being any node;
+    `{"ordered_dict":[[NODE,NODE],..]}`, `{"counter":..}`, `{"mapping_proxy":..}` likewise;
+    `{"defaultdict":{"factory":NODE,"items":[[NODE,NODE],..]}}`;
+    `{"deque":{"items":[NODE,..],"maxlen":3|null}}`.
+
+Tensors (where a NODE stands for a tensor, it may be any of these):
+    `{"tensor":0}` the first tensor of the record, as it is.
+    `{"complex_tensor":{"parts":NODE}}` real and imaginary parts in a last dimension of two.
+    `{"raw_tensor":{"dtype":"int4","shape":[3],"data":NODE}}` bytes of an element type that torch
+    can hold and not compute with.
+    `{"sparse":{"layout":"sparse_coo","size":[2,3],"coalesced":true,"indices":NODE,"values":NODE}}`,
+    `{"compressed":{"layout":"sparse_csr","size":[2,3],"compressed":NODE,"plain":NODE,
+    "values":NODE}}` for CSR, CSC, BSR and BSC.
+    `{"quantized":{"dtype":"qint8","shape":[2],"ints":NODE,"scale":0.5,"zero_point":3}}`,
+    `{"quantized_channels":{"dtype":..,"shape":..,"ints":NODE,"scales":NODE,"zero_points":NODE,
+    "axis":0}}`; `ints` are bytes where several values share one.
+    `{"nested":{"values":[NODE,..]}}`, `{"jagged":{"values":NODE,"offsets":NODE,"lengths":NODE,
+    "dim":1,"min_seqlen":1,"max_seqlen":4}}` (the last two and `lengths` may be absent).
+    `{"mkldnn":{"data":NODE}}`.
+    `{"meta":{"dtype":"float32","shape":[2],"strides":[1],"device":"meta"}}` a meta or fake tensor,
+    its device being the one that it claimed; a meta tensor when loaded.
+    `{"subclass":{"class":"module:Qualname","data":NODE,"fields":[["name",NODE],..]}}` a tensor of
+    a derived class and its attributes. Parameters are plain tensors.
+    `{"wrapper":{"class":..,"names":["a"],"values":[NODE],"context":NODE,"size":[2],"strides":[1],
+    "dtype":"float32"}}` what the class's `__tensor_flatten__` tells.
+    `{"parts":{"class":..,"names":["local",..],"values":[NODE,..]}}` what cannot be put together in
+    another process (a DTensor: its local shard, placements, mesh and shape); a `StoredDict` when
+    loaded.
+
+Arrays of numpy:
+    `{"array":{"dtype":"<f4","data":NODE}}` of a type that torch has, too;
+    `{"byte_array":{"dtype":">f4","shape":[2],"data":NODE}}` of any other: big-endian, text,
+    times, `"ml_dtypes:int4"`, its bytes in a tensor of `uint8`;
+    `{"object_array":{"shape":[2],"items":[NODE,..]}}`, `{"masked_array":{"data":NODE,
+    "mask":NODE}}`; `{"scalar":{"dtype":"<f4","bytes":BASE64}}` a scalar, bit for bit.
+
+Objects: `{"object":{"class":"module:Qualname","kind":KIND,..}}` with, for each kind,
+    `"fields":[["name",NODE],..]`, the attributes: `dataclass`, `attrs`, `object` (any other class),
+    `cache` (transformers' caches and their layers), `model_output` (with `"keys":["name",..]` or
+    `"items":[[NODE,NODE],..]` where its items are not just the fields that are not None),
+    `namedtuple` (with `"state":[["name",NODE],..]` if it has other attributes), `structseq`
+    (with `"hidden":..` for what only names reach), `pytree` (with `"context":NODE`: what the
+    function registered in torch's pytree gave);
+    `"items":[NODE,..]`: `tuple`, `list`, `set`, `frozenset`, `deque` (with `"maxlen":3`): classes
+    derived from these, and `sequence`: from `UserList`; their other attributes in `"fields"`;
+    `"items":[[NODE,NODE],..]`: `dict`, `ordered_dict`, `counter`, `defaultdict` (with
+    `"factory":NODE`), `mapping` (`UserDict`); and `items`: an object of which nothing but this
+    is known, a `StoredDict` when loaded;
+    `"value":NODE`: `int`, `float`, `complex`, `str`, `bytes`: classes derived from these;
+    `"name":NODE,"value":NODE`: `enum`.
+
+What was not stored: `{"opaque":{"class":"module:Qualname","repr":"text"}}`: functions, modules,
+locks, iterators, whatever lies in a cycle or too deep. An `Opaque` when loaded.
+
+Objects that occur twice are written twice. Loading runs no code that the text could choose: see
+`classes.py` for which classes come back as themselves, and what the others become.
+"""
 
 from __future__ import annotations
 
-import enum
 import functools
-import re
-from json.encoder import encode_basestring_ascii as quote
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import Tensor
 from torch.nn import Parameter
 
-from .classes import Opaque, StoredDict, StoredList, StoredTuple, class_name, get_state
-from .objects import EXACT, SCALARS, describe, writer_of
+from .classes import Opaque, StoredDict, StoredList, StoredTuple
 from .rebuild import unflatten
-from .tensors import EXACT_TENSORS, decompose
+from .walk import Walker, safe_name, unique
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "Flat",
@@ -29,13 +98,6 @@ __all__ = [
     "flatten_call",
     "unflatten",
 ]
-
-# Deeper than any output of a model, shallow enough for the readers of JSON and for the stack.
-_MAX_DEPTH = 100
-# Below this depth an object with shared parts may unfold into very many.
-_DEEP = 16
-_MAX_DEEP = 100_000
-_PART = 200
 
 
 class Flat(NamedTuple):
@@ -60,26 +122,37 @@ class Flat(NamedTuple):
 # As `Flat(...)` at half the price.
 _flat = functools.partial(tuple.__new__, Flat)
 
-_MAX_NAMES = 10_000
+# What the arguments of calls and the tuples that modules return look like → tree and paths: the
+# same few come again and again.
+_shapes: dict[tuple[object, ...], tuple[str, list[str]]] = {}
+_MAX_SHAPES = 10_000
+_MANY = 100
 
 
-class _Nodes(dict[int, str]):
-    """The node of the n-th tensor; the first ones are at hand."""
+def _is_simple(values: Iterable[Any], shape: list[object], tensors: list[Tensor]) -> bool:
+    """Add to `shape` what each value is; whether all are tensors, None, bools or tuples of them."""
+    for value in values:
+        cls = type(value)
+        if cls is Tensor or cls is Parameter:
+            shape.append(Tensor)
+            tensors.append(value)
+        elif value is None or value is True or value is False:
+            shape.append(value)
+        elif cls is tuple and len(shape) < _MANY:
+            shape.append(tuple)
+            if not _is_simple(value, shape, tensors):
+                return False
+            shape.append(...)
+        else:
+            return False
+    return True
 
-    def __missing__(self, n: int) -> str:
-        return f'{{"tensor":{n}}}'
 
-
-_NODES = _Nodes()
-for _n in range(256):
-    _NODES[_n] = _NODES[_n]
-_CALLS = [
-    (
-        f'{{"tuple":[{{"tuple":[{",".join(_NODES[i] for i in range(n))}]}},{{"dict":[]}}]}}',
-        [f"args.{i}" for i in range(n)],
-    )
-    for n in range(16)
-]
+def _remember(shape: tuple[object, ...], flat: Flat) -> Flat:
+    if len(_shapes) >= _MAX_SHAPES:
+        _shapes.clear()
+    _shapes[shape] = flat.tree, flat.paths[:]
+    return flat
 
 
 def flatten(obj: object, *, careful: bool = False) -> Flat:
@@ -95,14 +168,26 @@ def flatten(obj: object, *, careful: bool = False) -> Flat:
         The object's tree and tensors; paths begin at the object.
     """
     cls = type(obj)
-    if (cls is Tensor or cls is Parameter) and not careful:
-        return _flat(('{"tensor":0}', [""], [obj], None, []))
+    shape: list[object] = [tuple]
+    if not careful:
+        if cls is Tensor or cls is Parameter:
+            return _flat(('{"tensor":0}', [""], [obj], None, []))
+        tensors: list[Tensor] = []
+        if cls is tuple and _is_simple(cast("tuple[object, ...]", obj), shape, tensors):
+            known = _shapes.get(tuple(shape))
+            if known is not None:
+                return _flat((known[0], known[1][:], tensors, None, []))
+            return _remember(tuple(shape), _walk(obj, careful=False))
+    return _walk(obj, careful=careful)
+
+
+def _walk(obj: object, *, careful: bool) -> Flat:
     walker = Walker(careful)
     try:
         tree = walker.write("", obj, 0)
     except Exception:  # noqa: BLE001 - whatever the object does, the user's model goes on
         return _lost(obj)
-    return walker.flat(tree)
+    return _end(walker, tree)
 
 
 def flatten_call(
@@ -118,244 +203,38 @@ def flatten_call(
     Returns:
         The tree of the tuple `(args, kwargs)`; paths begin with `args.` and `kwargs.`.
     """
-    if not kwargs and not careful and len(args) < len(_CALLS):
-        for arg in args:
-            cls = type(arg)
-            if cls is not Tensor and cls is not Parameter:
-                break
-        else:
-            tree, paths = _CALLS[len(args)]
-            return _flat((tree, paths[:], list(args), None, []))
+    if careful:
+        return _walk_call(args, kwargs, careful=True)
+    tensors: list[Tensor] = []
+    # The number of positional arguments, the names, then what each argument is.
+    shape: list[object] = [len(args), *kwargs]
+    if not _is_simple((*args, *kwargs.values()), shape, tensors):
+        return _walk_call(args, kwargs, careful=False)
+    known = _shapes.get(tuple(shape))
+    if known is not None:
+        return _flat((known[0], known[1][:], tensors, None, []))
+    return _remember(tuple(shape), _walk_call(args, kwargs, careful=False))
+
+
+def _walk_call(args: Sequence[object], kwargs: Mapping[str, object], *, careful: bool) -> Flat:
     walker = Walker(careful)
     try:
         first = ",".join(walker.items(args, "args", 0))
         second = walker.pairs(kwargs.items(), "kwargs", 0)
     except Exception:  # noqa: BLE001 - whatever the object does, the user's model goes on
         return _lost((args, kwargs))
-    return walker.flat(f'{{"tuple":[{{"tuple":[{first}]}},{{"dict":[{second}]}}]}}')
+    return _end(walker, f'{{"tuple":[{{"tuple":[{first}]}},{{"dict":[{second}]}}]}}')
 
 
 def _lost(obj: object) -> Flat:
     walker = Walker(careful=False)
-    return walker.flat(walker.opaque("", type(obj), f"<{class_name(type(obj))}, not readable>"))
+    cls = type(obj)
+    return _end(walker, walker.opaque("", cls, f"<{safe_name(cls)}, not readable>"))
 
 
-class Walker:
-    """One walk through an object; takes tensors, paths and notes as it goes."""
-
-    # Counted and noted during the walk; on the class, since most walks change none of them.
-    objects = 0
-    deep = 0
-    risky = False
-
-    def __init__(self, careful: bool) -> None:
-        self.careful = careful
-        self.tensors: list[Tensor] = []
-        self.paths: list[str] = []
-        self.notes: list[str] = []
-        self.leaves: dict[int, str] = {}
-        self.active: set[int] = set()
-
-    def flat(self, tree: str) -> Flat:
-        """End the walk."""
-        if self.risky:
-            self.paths = _unique(self.paths)
-        leaves = None
-        if self.leaves:
-            leaves = [self.leaves.get(i, "") for i in range(len(self.tensors))]
-        return _flat((tree, self.paths, self.tensors, leaves, self.notes))
-
-    def write(self, path: str, obj: Any, depth: int) -> str:
-        """Write any object, return its node."""
-        cls = type(obj)
-        if cls in EXACT_TENSORS:
-            if self.careful:
-                return self.examine(path, obj, depth)
-            return self.tensor(path, obj)
-        scalar = SCALARS.get(cls)
-        if scalar is not None:
-            return scalar(obj)
-        return self.container(path, obj, depth)
-
-    value = write
-
-    def container(self, path: str, obj: Any, depth: int) -> str:
-        """Write an object that may hold others."""
-        cls = type(obj)
-        marker = id(obj)
-        if marker in self.active:
-            return self.opaque(path, cls, "a cycle")
-        if depth > _DEEP:
-            self.deep += 1
-            if depth > _MAX_DEPTH or self.deep > _MAX_DEEP:
-                return self.opaque(path, cls, "too deep")
-        self.active.add(marker)
-        try:
-            if cls is tuple:
-                return f'{{"tuple":[{",".join(self.items(obj, path, depth))}]}}'
-            if cls is dict:
-                return f'{{"dict":[{self.pairs(list(obj.items()), path, depth)}]}}'
-            if cls is list:
-                return f"[{','.join(self.items(obj, path, depth))}]"
-            return self.other(path, obj, depth)
-        finally:
-            self.active.discard(marker)
-
-    def other(self, path: str, obj: object, depth: int) -> str:
-        """Write an object that is no plain container; what fails is described instead."""
-        cls = type(obj)
-        mark = self.mark()
-        self.risky = True  # an attribute and an item may have one name
-        try:
-            return (EXACT.get(cls) or writer_of(cls))(self, obj, path, depth)
-        except Exception:  # noqa: BLE001 - whatever the object does, the user's model goes on
-            self.rewind(mark)
-            return self.opaque(path, cls, f"<{class_name(cls)}, not readable>")
-
-    def items(self, items: Iterable[Any], path: str, depth: int) -> list[str]:
-        """Write the items of a sequence, return their nodes."""
-        nodes: list[str] = []
-        add = nodes.append
-        prefix = path + "." if path else ""
-        tensors, paths, careful, scalars = self.tensors, self.paths, self.careful, SCALARS
-        for i, item in enumerate(items):
-            cls = type(item)
-            if cls is Tensor or cls is Parameter:
-                if careful:
-                    add(self.examine(f"{prefix}{i}", item, depth))
-                else:
-                    add(_NODES[len(tensors)])
-                    tensors.append(item)
-                    paths.append(f"{prefix}{i}")
-            elif cls in scalars:
-                add(scalars[cls](item))
-            else:
-                add(self.container(f"{prefix}{i}", item, depth + 1))
-        return nodes
-
-    def pairs(self, pairs: Iterable[tuple[Any, Any]], path: str, depth: int) -> str:
-        """Write keys (or names) and values, return the text between the brackets."""
-        nodes: list[str] = []
-        add = nodes.append
-        prefix = path + "." if path else ""
-        tensors, paths, careful, scalars = self.tensors, self.paths, self.careful, SCALARS
-        for key, item in pairs:
-            if type(key) is str and key in _names:
-                head, part = _names[key]
-            else:
-                head, part = self.key(key, path, depth)
-            cls = type(item)
-            if cls is Tensor or cls is Parameter:
-                if careful:
-                    add(f"{head}{self.examine(prefix + part, item, depth)}]")
-                else:
-                    add(f"{head}{_NODES[len(tensors)]}]")
-                    tensors.append(item)
-                    paths.append(prefix + part)
-            elif cls in scalars:
-                add(f"{head}{scalars[cls](item)}]")
-            else:
-                add(f"{head}{self.container(prefix + part, item, depth + 1)}]")
-        return ",".join(nodes)
-
-    def key(self, key: object, path: str, depth: int) -> tuple[str, str]:
-        """Return the text before the value, `'["key",'`, and the key's part of a path."""
-        if type(key) is str:
-            part = _part(key)
-            found = f"[{quote(key)},", part
-            if _SAFE.fullmatch(key):
-                if len(_names) > _MAX_NAMES:
-                    _names.clear()
-                _names[key] = found
-            else:
-                self.risky = True
-            return found
-        self.risky = True
-        part = _part(_key_text(key))
-        return f"[{self.write(self.join(path, part), key, depth + 1)},", part
-
-    @staticmethod
-    def join(path: str, part: str) -> str:
-        """Return the path of a part."""
-        return f"{path}.{part}" if path else part
-
-    def tensor(self, path: str, tensor: Tensor, leaf: str = "") -> str:
-        """Take a tensor, return its node."""
-        n = len(self.tensors)
-        self.tensors.append(tensor)
-        self.paths.append(path)
-        if leaf:
-            self.leaves[n] = leaf
-        return _NODES[n]
-
-    def examine(self, path: str, tensor: Tensor, depth: int) -> str:
-        """Take a tensor of exact type in its parts."""
-        mark = self.mark()
-        try:
-            return decompose(tensor, self, path, depth)
-        except Exception:  # noqa: BLE001 - whatever the object does, the user's model goes on
-            self.rewind(mark)
-            return self.opaque(path, type(tensor), "<a tensor, not readable>")
-
-    def opaque(self, path: str, cls: type, text: str) -> str:
-        """Describe what cannot be stored, return its node."""
-        name = class_name(cls)
-        self.notes.append(f"{path or 'the object'}: {name}")
-        return f'{{"opaque":{{"class":{quote(name)},"repr":{quote(text)}}}}}'
-
-    def mark(self) -> tuple[int, int]:
-        """Return a point to come back to."""
-        return len(self.tensors), len(self.notes)
-
-    def holds_tensors_since(self, mark: tuple[int, int]) -> bool:
-        """Whether tensors were taken since then."""
-        return len(self.tensors) > mark[0]
-
-    def has_notes_since(self, mark: tuple[int, int]) -> bool:
-        """Whether something could not be stored since then."""
-        return len(self.notes) > mark[1]
-
-    def rewind(self, mark: tuple[int, int]) -> None:
-        """Forget what was taken since then."""
-        tensors, notes = mark
-        for n in range(tensors, len(self.tensors)):
-            self.leaves.pop(n, None)
-        del self.tensors[tensors:], self.paths[tensors:], self.notes[notes:]
-
-
-# Keys whose part of a path clashes with no other → what `Walker.key` returns.
-_names: dict[str, tuple[str, str]] = {}
-_SAFE = re.compile(r"[A-Za-z0-9_]{1,100}")
-
-
-def _part(key: str) -> str:
-    """Return a key as a part of a path."""
-    if _SAFE.fullmatch(key):
-        return key
-    text = key.encode("utf-8", "backslashreplace").decode()
-    text = "".join(c if c >= " " and c not in "/\x7f" else f"%{ord(c):02X}" for c in text)
-    return text[:_PART]
-
-
-def _key_text(key: object) -> str:
-    cls = type(key)
-    if cls is tuple and all(type(item) in SCALARS for item in key):  # type: ignore[attr-defined]
-        return repr(key)
-    if issubclass(cls, enum.Enum):
-        return f"{cls.__name__}.{dict(get_state(key)).get('_name_')}"
-    return str(key) if cls in SCALARS else describe(key)
-
-
-def _unique(paths: list[str]) -> list[str]:
-    if len(set(paths)) == len(paths):
-        return paths
-    taken = set(paths)
-    seen: set[str] = set()
-    unique = []
-    for path in paths:
-        name, n = path, 1
-        while name in seen or (n > 1 and name in taken):
-            name, n = f"{path}_{n}", n + 1
-        seen.add(name)
-        unique.append(name)
-    return unique
+def _end(walker: Walker, tree: str) -> Flat:
+    paths = unique(walker.paths) if walker.risky else walker.paths
+    leaves = None
+    if walker.leaves:
+        leaves = [walker.leaves.get(n, "") for n in range(len(walker.tensors))]
+    return _flat((tree, paths, walker.tensors, leaves, walker.notes))

@@ -1,0 +1,192 @@
+"""What it costs to capture every module of a Llama, beside what others cost, in one run.
+
+    python benches/capture.py                    # all sizes, all methods, ten rounds
+    python benches/capture.py --size large --methods faststeal,floor --rounds 5
+
+Each round runs each method in a process of its own (forked from one that has only imported), in an
+order that alternates. In it the bare and the captured forward take turns; what is counted is the
+difference of the two, entering and leaving the capture included. Anonymous memory is sampled in a
+further pass, whose time does not count, and compared with that of the bare forward. Files are
+deleted after each pass, so that the kernel never has to write them back.
+"""
+
+import argparse
+import gc
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from methods import METHODS, bare
+
+SIZES = {
+    "small": {"layers": 24, "hidden": 64, "batch": 1, "tokens": 1, "passes": 12},
+    "middle": {"layers": 8, "hidden": 256, "batch": 2, "tokens": 64, "passes": 6},
+    "large": {"layers": 12, "hidden": 1024, "batch": 2, "tokens": 256, "passes": 1},
+}
+
+
+def build(size: dict[str, int]) -> tuple[torch.nn.Module, torch.Tensor]:
+    """A Llama with random weights, and tokens for it."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        num_hidden_layers=size["layers"],
+        hidden_size=size["hidden"],
+        intermediate_size=4 * size["hidden"],
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        vocab_size=1000,
+        use_cache=False,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    return model, torch.randint(0, 1000, (size["batch"], size["tokens"]))
+
+
+class PeakMemory:
+    """The most anonymous memory this process had while the context was open, in bytes."""
+
+    def __enter__(self) -> "PeakMemory":
+        self.peak, self._stop = self._now(), threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(0.001):
+            self.peak = max(self.peak, self._now())
+
+    @staticmethod
+    def _now() -> int:
+        text = Path("/proc/self/status").read_text()
+        return int(text.split("RssAnon:")[1].split()[0]) * 1024
+
+
+def measure(method: str, size: dict[str, int], folder: Path) -> dict[str, Any]:
+    """One round of one method: seconds of bare and captured forwards, memory, bytes of files."""
+    warnings.simplefilter("ignore")
+    model, tokens = build(size)
+
+    def run(capture: Any) -> float:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        gc.collect()
+        start = time.perf_counter()
+        with capture(model, folder), torch.no_grad():
+            model(input_ids=tokens)
+        return time.perf_counter() - start
+
+    capture = METHODS[method]
+    for warm_up in (bare, bare, capture):
+        run(warm_up)
+    pairs = []
+    for i in range(size["passes"]):
+        order = (bare, capture) if i % 2 else (capture, bare)
+        seconds = {way: run(way) for way in order}
+        pairs.append((seconds[bare], seconds[capture]))
+    with PeakMemory() as without:
+        run(bare)
+    with PeakMemory() as memory:
+        run(capture)
+    files = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+    shutil.rmtree(folder)
+    return {"pairs": pairs, "memory": memory.peak - without.peak, "files": files}
+
+
+def in_a_process(method: str, size: dict[str, int], folder: Path) -> dict[str, Any]:
+    """`measure` in a forked child; what it prints goes nowhere."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        try:
+            result = measure(method, size, folder)
+        except BaseException as error:  # noqa: BLE001 - told by the parent
+            result = {"error": f"{type(error).__name__}: {error}"}
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(result, pipe)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    return json.loads(text) if text else {"error": "the process died"}
+
+
+def table(name: str, results: dict[str, list[dict[str, Any]]]) -> None:
+    """Print what was found for one size."""
+    costs = {}
+    for method, rounds in results.items():
+        pairs = [pair for r in rounds for pair in r.get("pairs", [])]
+        if pairs:
+            costs[method] = [captured - without for without, captured in pairs]
+    forwards = [pair[0] for rounds in results.values() for r in rounds for pair in r["pairs"]]
+    size = SIZES[name]
+    print(
+        f"\n{name}: {size['layers']} layers of {size['hidden']}, "
+        f"{size['batch']}x{size['tokens']} tokens; bare forward "
+        f"{1e3 * statistics.median(forwards):.1f} ms (median of {len(forwards)})"
+    )
+    base = costs.get("floor")
+    print(f"{'':16}{'overhead ms':>22}{'of the floor':>22}{'memory MiB':>12}{'file MB':>10}")
+    print(f"{'':16}{'median':>12}{'min':>10}{'median':>12}{'min':>10}")
+    for method, cost in costs.items():
+        median, least = statistics.median(cost), min(cost)
+        ratios = f"{'':>22}"
+        if base:
+            ratios = f"{median / statistics.median(base):12.2f}{least / min(base):10.2f}"
+        memory = statistics.median(r["memory"] for r in results[method])
+        files = statistics.median(r["files"] for r in results[method])
+        print(
+            f"{method:16}{1e3 * median:12.1f}{1e3 * least:10.1f}{ratios}"
+            f"{memory / 2**20:12.1f}{files / 1e6:10.1f}"
+        )
+    if "faststeal" in costs and "onnx-diagnostic" in costs:
+        ours, theirs = costs["faststeal"], costs["onnx-diagnostic"]
+        print(
+            "onnx-diagnostic / faststeal: "
+            f"{statistics.median(theirs) / statistics.median(ours):.1f} by the medians, "
+            f"{min(theirs) / min(ours):.1f} by the minima"
+        )
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=[*SIZES, "all"], default="all")
+    parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--dir", type=Path, default=None, help="where files are written")
+    arguments = parser.parse_args()
+    methods = arguments.methods.split(",")
+    torch.set_num_threads(arguments.threads)
+    names = list(SIZES) if arguments.size == "all" else [arguments.size]
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
+        for name in names:
+            results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
+            for i in range(arguments.rounds):
+                for method in methods if i % 2 else reversed(methods):
+                    result = in_a_process(method, SIZES[name], Path(folder) / "out")
+                    if "error" in result:
+                        print(f"{name}, {method}: {result['error']}")
+                        continue
+                    results[method].append(result)
+            table(name, {method: rounds for method, rounds in results.items() if rounds})
+
+
+if __name__ == "__main__":
+    main()
