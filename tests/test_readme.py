@@ -33,7 +33,7 @@ def blocks(page):
     return found
 
 
-@pytest.mark.filterwarnings("default::faststeal.capture.FaststealWarning")
+@pytest.mark.filterwarnings("ignore::faststeal.capture.FaststealWarning")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
 )

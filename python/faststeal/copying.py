@@ -39,18 +39,25 @@ class _Copier:
         self.done: dict[int, tuple[object, Any]] = {}
 
     def copy(self, value: Any) -> Any:
-        if isinstance(value, _ATOMS) or hasattr(value, "__nocopy__"):
+        if isinstance(value, _ATOMS):
             return value
         known = self.done.get(id(value))
         if known is not None:
             return known[1]
+        try:
+            if hasattr(value, "__nocopy__"):
+                return value
+            copied = self.copier(value)(self, value)
+        except Exception:  # noqa: BLE001 - whatever the object does, the user's model goes on
+            copied = value
+        return self.remember(value, copied)
+
+    @staticmethod
+    def copier(value: object) -> "Callable[[_Copier, Any], Any]":
         for cls, copier in _COPIERS:
             if isinstance(value, cls):
-                copied = copier(self, value)
-                break
-        else:
-            copied = self.plain_object(value)
-        return self.remember(value, copied)
+                return copier
+        return _Copier.plain_object
 
     def remember(self, value: object, copied: Any) -> Any:
         self.done[id(value)] = value, copied
@@ -60,10 +67,7 @@ class _Copier:
         return [self.copy(item) for item in items]
 
     def tensor(self, value: torch.Tensor) -> Any:
-        try:
-            return value.clone()
-        except (RuntimeError, NotImplementedError, TypeError):  # some layouts and subclasses
-            return value
+        return value.clone()
 
     def array(self, value: np.ndarray) -> Any:
         return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
@@ -97,18 +101,21 @@ class _Copier:
         return self.attributes(value, self.shallow(value))
 
     def shallow(self, value: Any) -> Any:
-        """A new object with the old parts; the same, where it cannot be copied."""
-        try:
-            copied = copy.copy(value)
-        except Exception:  # noqa: BLE001 - whatever the object does, the user's model goes on
-            copied = value
+        """A new object with the old parts.
+
+        Raises:
+            TypeError: It is not copied: functions, say, are one of a kind.
+        """
+        copied = copy.copy(value)
+        if copied is value or type(copied) is not type(value):
+            raise TypeError(f"{type(value).__name__} has no copies")
         # Known before its parts: they may refer to it.
         return self.remember(value, copied)
 
     def attributes(self, value: object, copied: Any) -> Any:
         """Copy what a copy shares with its original."""
         state = get_state(value)
-        if copied is not value and state:
+        if state:
             self.remember(value, copied)
             set_state(copied, [(name, self.copy(part)) for name, part in state])
         return copied
@@ -166,5 +173,5 @@ def _tensor_size(value: torch.Tensor) -> int:
     elif value.layout in {torch.sparse_csc, torch.sparse_bsc}:
         parts = value.ccol_indices(), value.row_indices(), value.values()
     else:
-        parts = (value,)
+        parts = (value.values() if value.is_nested else value,)
     return sum(part.numel() * part.itemsize for part in parts)

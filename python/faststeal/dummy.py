@@ -30,7 +30,7 @@ class Embedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """From (batch, length) of int64 to (batch, length, embedding_dim)."""
-        return self.embedding(x) + self.pe(x)
+        return self.embedding(x) + self.pe(x)  # type: ignore[no-any-return]
 
 
 class AttentionBlock(nn.Module):
@@ -50,7 +50,7 @@ class AttentionBlock(nn.Module):
         scores = self.query(x) @ self.key(x).transpose(-2, -1) * width**-0.5
         hidden = self.mask[:length, :length] == 0
         weights = functional.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
-        return weights @ self.value(x)
+        return weights @ self.value(x)  # type: ignore[no-any-return]
 
 
 class MultiAttentionBlock(nn.Module):

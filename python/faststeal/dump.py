@@ -122,6 +122,7 @@ class Dump(Mapping[AnyKey, Any]):
         self._closed = False
         self._left_out = reader.skipped() if reader.native else []
         self._key_list: list[AnyKey] | None = None
+        self._skipped: _SkippedRecords | None = None
 
     # Mapping
 
@@ -169,10 +170,11 @@ class Dump(Mapping[AnyKey, Any]):
     @property
     def skipped(self) -> Mapping[AnyKey, Skipped]:
         """Records whose values a limit left out: shapes, dtypes, statistics and the reason."""
-        keys = self._all_keys()
-        return _SkippedRecords(
-            {keys[i]: i for i, out in enumerate(self._left_out) if out}, self._read_skipped
-        )
+        if self._skipped is None:
+            keys = self._all_keys()
+            numbers = {keys[i]: i for i, out in enumerate(self._left_out) if out}
+            self._skipped = _SkippedRecords(numbers, self._read_skipped)
+        return self._skipped
 
     def info(self, key: _Given) -> dict[str, Any]:
         """All that is known of a record but its values, also of a skipped one.
@@ -230,23 +232,25 @@ class Dump(Mapping[AnyKey, Any]):
         return _reopen, (str(Path(self._source).absolute()), self._mode, self._device)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self)} records"
+        if self._closed:
+            return f"<Dump {self._label()}: closed>"
         skipped = sum(self._left_out)
-        return (
-            f"<{'Dump'} {self._label()}: {state}"
-            f"{f', {skipped} skipped' if skipped else ''}"
-            f"{'' if self._closed or self.complete else ', incomplete'}>"
-        )
+        parts = [f"{len(self)} records", f"{skipped} skipped" if skipped else ""]
+        parts.append("" if self.complete else "incomplete")
+        return f"<Dump {self._label()}: {', '.join(filter(None, parts))}>"
 
     # Inside
 
     def _label(self) -> str:
         return "of bytes" if isinstance(self._source, bytes) else repr(self._source)
 
-    def _find(self, key: object) -> int:
-        """Number of a record, -1 where there is none."""
+    def _check_open(self) -> None:
         if self._closed:
             raise ValueError(f"the dump {self._label()} is closed")
+
+    def _find(self, key: object) -> int:
+        """Number of a record, -1 where there is none."""
+        self._check_open()
         if isinstance(key, tuple) and len(key) == 3:
             name, iteration, kind = key
         elif isinstance(key, str):
@@ -262,9 +266,8 @@ class Dump(Mapping[AnyKey, Any]):
 
     def _all_keys(self) -> list[AnyKey]:
         """Keys of all records, skipped ones included."""
+        self._check_open()
         if self._key_list is None:
-            if self._closed:
-                raise ValueError(f"the dump {self._label()} is closed")
             self._key_list = [
                 name if kind == "A" else Key(name, iteration, kind)
                 for name, iteration, kind in self._reader.keys()  # noqa: SIM118 - no mapping
@@ -335,7 +338,10 @@ class _Foreign(Dump):
         outputs = reader.outputs()
         from faststeal.legacy import restore_legacy
 
-        restored = restore_legacy(outputs)
+        try:
+            restored = restore_legacy(outputs, device=device)
+        except FormatError as error:
+            raise FormatError(f"{self._label()}: {error}") from error
         if not isinstance(restored, dict):
             raise FormatError(
                 f"{self._label()} is not a dump: it holds one {type(restored).__name__}, "
@@ -347,12 +353,9 @@ class _Foreign(Dump):
         self._left_out = [False] * len(self._values)
 
     def __getitem__(self, key: Any) -> Any:
-        self._find(key)
-        try:
-            value = self._values[key]
-        except (KeyError, TypeError):
-            raise self._missing(key) from None
-        return value if self._device is None else _moved(value, self._device)
+        if self._find(key) < 0:
+            raise self._missing(key)
+        return self._values[key]
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -366,8 +369,7 @@ class _Foreign(Dump):
         return {}
 
     def _find(self, key: object) -> int:
-        if self._closed:
-            raise ValueError(f"the dump {self._label()} is closed")
+        self._check_open()
         try:
             return self._positions.get(key, -1)
         except TypeError:  # not hashable: no key
@@ -389,12 +391,6 @@ def _as_key(key: object) -> object:
         if isinstance(name, str) and isinstance(iteration, int) and kind in {"I", "O"}:
             return Key(name, iteration, kind)
     return key
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    from torch.utils import _pytree
-
-    return _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
 
 
 def _reopen(path: str, mode: Mode, device: torch.device | None) -> Dump:

@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, Protocol
@@ -240,13 +241,36 @@ def _dress(function: Callable[..., Any], original: Callable[..., Any]) -> None:
         function.__annotations__ = dict(original.__annotations__)
     except (AttributeError, NameError, TypeError):  # none, or names that are not defined (yet)
         function.__annotations__ = {}
+    signature = _unbound_signature(original)
+    if signature is not None:
+        function.__signature__ = signature  # type: ignore[attr-defined]
+
+
+_signatures: "weakref.WeakKeyDictionary[FunctionType, inspect.Signature]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _unbound_signature(original: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of `original` with a first parameter for the module; None if it has none.
+
+    Modules of a class share theirs: looking at it costs more than all else that entering does.
+    """
+    plain = original.__func__ if isinstance(original, MethodType) else None
+    if not isinstance(plain, FunctionType) or plain.__dict__:
+        return _with_module(original)
+    signature = _signatures.get(plain) or _with_module(original)
+    if signature is not None:
+        _signatures[plain] = signature
+    return signature
+
+
+def _with_module(original: Callable[..., Any]) -> inspect.Signature | None:
     try:
         signature = inspect.signature(original)
     except (TypeError, ValueError):  # compiled or scripted: it has none to keep
-        return
+        return None
     names = set(signature.parameters)
     first = next(n for n in ("self", "_self", "__self") if n not in names)
     bound = inspect.Parameter(first, inspect.Parameter.POSITIONAL_ONLY)
-    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[bound, *signature.parameters.values()]
-    )
+    return signature.replace(parameters=[bound, *signature.parameters.values()])

@@ -238,7 +238,7 @@ def _plain_key(text: str) -> int | bool | str:
 
 
 def _cache(name: str, parts: dict[Any, Any]) -> Any:
-    """A cache of transformers; where that is not installed, or too different, what it consists of."""
+    """A cache of transformers; its parts, where that is not installed or too different."""
     try:
         pairs = list(zip(parts["key_cache"] or [], parts["value_cache"] or [], strict=True))
         from transformers import cache_utils
