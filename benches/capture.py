@@ -53,7 +53,7 @@ def build(size: dict[str, int]) -> tuple[torch.nn.Module, torch.Tensor]:
 class PeakMemory:
     """The most anonymous memory this process had while the context was open, in bytes."""
 
-    def __enter__(self) -> "PeakMemory":
+    def __enter__(self) -> "PeakMemory":  # noqa: PYI034 - Self needs Python 3.11
         self.peak, self._stop = self._now(), threading.Event()
         self._thread = threading.Thread(target=self._sample)
         self._thread.start()

@@ -70,9 +70,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 @contextlib.contextmanager
-def hooked(
-    model: torch.nn.Module, keep: Callable[[str, torch.Tensor], None]
-) -> Iterator[None]:
+def hooked(model: torch.nn.Module, keep: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
     """Give each tensor that a module takes or returns to `keep`, with a name."""
     handles = []
     for name, module in model.named_modules():
@@ -81,7 +79,7 @@ def hooked(
             for i, tensor in enumerate(tensors_of((args, kwargs))):
                 keep(f"{name}/I/{i}", tensor)
 
-        def after(_: Any, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
+        def after(_: Any, _args: Any, _kwargs: Any, output: Any, name: str = name) -> None:
             for i, tensor in enumerate(tensors_of(output)):
                 keep(f"{name}/O/{i}", tensor)
 

@@ -135,12 +135,17 @@ def test_there_is_room_again(small_disk):
     other, path = small_disk / "other", small_disk / "run.onnx"
     other.write_bytes(bytes(7 * MIB))
     model = Net()
-    steal = fs.steal_forward(model, submodules=True, dump_file=path)
-    with pytest.warns(FaststealWarning, match="records lost"), steal as capture:
-        run(model, calls=20)
-        lost = dict(capture.lost)
-        other.unlink()
-        run(model, calls=20)
+
+    def use():
+        with fs.steal_forward(model, submodules=True, dump_file=path) as capture:
+            run(model, calls=20)
+            lost = dict(capture.lost)
+            other.unlink()
+            run(model, calls=20)
+        return capture, lost
+
+    with pytest.warns(FaststealWarning, match="records lost"):
+        capture, lost = use()
     assert capture.lost == lost
     assert lost
     dump = fs.load(path)

@@ -365,7 +365,7 @@ def netron(tmp_path_factory):
 
 @pytest.mark.parametrize("live", [False, True], ids=["closed", "live"])
 @pytest.mark.parametrize("place", ["inline", "external"])
-@pytest.mark.parametrize("name", ["shapes", "empty", "names", "layouts", "types", "large"])
+@pytest.mark.parametrize("name", ["shapes", "empty", "names", "layouts", "types"])
 def test_netron(netron, dumps, name, place, live):
     path = dumps.get(name, place, live)
     found = others.netron(netron, path)
@@ -584,7 +584,10 @@ def by_key(reader):
 @pytest.mark.parametrize("save", SAVES)
 def test_saved_again(dumps, tmp_path, save, name, place, live):
     """By another tool, which moves, re-orders and drops what it does not know."""
-    path, out = dumps.get(name, place, live), str(tmp_path / "again.onnx")
+    # In the same folder: onnx-ir leaves external data of attributes where they are.
+    for file in Path(dumps.get(name, place, live)).parent.iterdir():
+        shutil.copy(file, tmp_path)
+    path, out = str(tmp_path / "run.onnx"), str(tmp_path / "again.onnx")
     save(path, out)
     before = Reader(path)
     for mode in ("private", "pread"):
@@ -593,7 +596,7 @@ def test_saved_again(dumps, tmp_path, save, name, place, live):
         assert by_key(after) == by_key(before)
         assert after.verify() == []
         assert after.provenance == before.provenance
-    if not any(other.name != "again.onnx" for other in tmp_path.iterdir()):
+    if {file.name for file in tmp_path.iterdir()} == {"run.onnx", "again.onnx"}:
         assert by_key(Reader((tmp_path / "again.onnx").read_bytes())) == by_key(before)
 
 

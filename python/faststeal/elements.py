@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-__all__ = ["array_range", "element_code", "sizes", "tensor_range"]
+__all__ = ["array_range", "element_code", "sizes", "tensor_range", "torch_dtype"]
 
 # In the order of onnx.TensorProto, from 1.
 _ELEMENT_TYPES: Final = (
@@ -17,7 +17,8 @@ _ELEMENT_TYPES: Final = (
     "complex128 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz uint4 int4 "
     "float4_e2m1fn float8_e8m0fnu uint2 int2"
 )
-_CODES: Final = {name: str(i) for i, name in enumerate(_ELEMENT_TYPES.split(), 1)}
+_NAMES: Final = dict(enumerate(_ELEMENT_TYPES.split(), 1))
+_CODES: Final = {name: str(code) for code, name in _NAMES.items()}
 _ALIASES: Final = {
     "float4_e2m1fn_x2": "float4_e2m1fn",
     "object": "str",
@@ -40,6 +41,16 @@ class _Codes(dict[Any, str]):
 
 
 element_code: Final = _Codes().__getitem__
+
+
+def torch_dtype(code: int) -> torch.dtype | None:
+    """Element type of torch for a code; None where it has none to compute or to load with."""
+    name = _NAMES.get(code, "")
+    name = {"float4_e2m1fn": "float4_e2m1fn_x2"}.get(name, name)
+    found = getattr(torch, name, None)
+    # torch can name integers of few bits, and do nothing with them.
+    hollow = name.endswith(("int4", "int2"))
+    return found if isinstance(found, torch.dtype) and not hollow else None
 
 
 def sizes(t: torch.Tensor) -> Iterable[object]:

@@ -14,7 +14,6 @@ import torch
 from onnx import TensorProto
 
 from faststeal.elements import element_code
-from faststeal.legacy import as_array
 
 __all__ = ["MiniOnnxBuilder", "element_type", "proto_from_array", "random_nodes"]
 
@@ -42,6 +41,13 @@ def element_type(values: Values) -> int:
     return int(code)
 
 
+def _dims(values: Values) -> list[int]:
+    dims = [int(size) for size in values.shape]
+    if values.dtype == torch.float4_e2m1fn_x2:  # two elements in each
+        dims[-1] *= 2
+    return dims
+
+
 def proto_from_array(
     arr: torch.Tensor,
     name: str | None = None,
@@ -64,11 +70,8 @@ def proto_from_array(
         kind = "quantized" if arr.is_quantized else str(arr.layout).removeprefix("torch.")
         raise NotImplementedError(f"{name or 'the tensor'} is {kind}, expected a dense one")
     plain = arr.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    dims = list(plain.shape)
-    if plain.dtype == torch.float4_e2m1fn_x2:  # two elements in each
-        dims[-1] *= 2
     raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-    return TensorProto(name=name or "", dims=dims, data_type=element_type(arr), raw_data=raw)
+    return TensorProto(name=name or "", dims=_dims(arr), data_type=element_type(arr), raw_data=raw)
 
 
 def _proto_from_numpy(array: np.ndarray, name: str) -> TensorProto:
@@ -98,8 +101,8 @@ def random_nodes(name: str, values: Values, seed: int = 0) -> list[onnx.NodeProt
     """Nodes that make random numbers like these: normal where both signs occur, else uniform.
 
     Returns:
-        The nodes, the last of which has the output `name`; None where it cannot be done: no floating
-        point, no element, no finite range.
+        The nodes, the last of which has the output `name`; None where it cannot be done: no
+        floating point, no element, no finite range.
     """
     code = element_type(values)
     if code not in _FLOATS or math.prod(values.shape) == 0:
@@ -113,11 +116,11 @@ def random_nodes(name: str, values: Values, seed: int = 0) -> list[onnx.NodeProt
         return None
     if low < 0 < high:
         kind = "RandomNormal"
-        attributes = {"mean": float(numbers.mean()), "scale": float(numbers.std())}
+        attributes: dict[str, Any] = {"mean": float(numbers.mean()), "scale": float(numbers.std())}
     else:
         kind, attributes = "RandomUniform", {"low": low, "high": high}
     attributes["seed"] = float(seed)
-    shape = list(map(int, values.shape))
+    shape = _dims(values)
     make_node = onnx.helper.make_node
     if code in {TensorProto.FLOAT, TensorProto.DOUBLE}:
         return [make_node(kind, [], [name], dtype=code, shape=shape, **attributes)]
@@ -158,9 +161,7 @@ class MiniOnnxBuilder:
         Raises:
             ValueError: There is an output of that name.
         """
-        output = onnx.helper.make_tensor_value_info(
-            name, element_type(tensor), list(map(int, tensor.shape))
-        )
+        output = onnx.helper.make_tensor_value_info(name, element_type(tensor), _dims(tensor))
         nodes = random_nodes(name, tensor) if randomize else None
         if nodes is None:
             self._add_initializer(f"t_{name}", tensor)
@@ -169,7 +170,11 @@ class MiniOnnxBuilder:
         self.outputs.append(output)
 
     def append_output_sequence(self, name: str, tensors: Sequence[Values]) -> None:
-        """Add a sequence of tensors or arrays as the output `name`; initializers are `seq_<name>_<i>`.
+        """Add tensors or arrays as one output that is a sequence.
+
+        Args:
+            name: Of the output; initializers are `seq_<name>_<i>`.
+            tensors: The values, of one element type.
 
         Raises:
             TypeError: An item is neither: sequences cannot be nested.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::AtPath;
 use crate::layout::{put_entry, Header, INDEX_FIELD};
-use crate::wire::{self, filler_header, put_bytes, FILLER_HEADER};
+use crate::wire::{self, filler_header, put_tag, put_varint, FILLER_HEADER, LEN};
 use crate::{Error, Result, TensorRef};
 
 const INITIAL_ARENA: u64 = 256 << 10;
@@ -46,21 +46,21 @@ impl Arena {
     /// the arena, the tail behind a filler that covers it, and a filler for the rest; (2) the arena
     /// shrinks to nothing, its two fillers show; (3) the graph ends before them; (4) the rest is
     /// cut off; (5) one 8-byte write turns the filler's header into the tail's first bytes.
-    pub(crate) fn finish(&self, file: &File, tail: &[u8]) -> io::Result<()> {
+    pub(crate) fn finish(&self, file: &File, mut tail: Vec<u8>) -> io::Result<()> {
         let graph_end = self.position + FILLER_HEADER;
-        let mut covered = Vec::with_capacity(tail.len() + 8);
-        if let Some(body) = tail.get(8..) {
-            covered.extend_from_slice(&filler_header(body.len() as u64));
-            covered.extend_from_slice(body);
+        let file_end = graph_end + tail.len() as u64;
+        let first = tail.first_chunk().copied();
+        if let Some(cover) = tail.first_chunk_mut() {
+            *cover = filler_header(file_end - graph_end - FILLER_HEADER);
         }
-        let file_end = graph_end + covered.len() as u64;
-        covered.extend_from_slice(&filler_header(self.end - file_end - FILLER_HEADER));
-        file.write_all_at(&covered, graph_end)?;
+        tail.extend_from_slice(&filler_header(self.end - file_end - FILLER_HEADER));
+        file.write_all_at(&tail, graph_end)?;
         file.write_all_at(&filler_header(0), self.position)?;
         write_graph_length(file, self.graph_word_at, graph_end)?;
         file.set_len(file_end)?;
-        if let Some(first) = tail.get(..8) {
-            file.write_all_at(first, graph_end)?;
+        if let Some(first) = first {
+            let first: [u8; 8] = first;
+            file.write_all_at(&first, graph_end)?;
         }
         Ok(())
     }
@@ -70,16 +70,17 @@ impl Arena {
 pub(crate) fn tail<'a>(
     key: &str,
     value: &str,
+    entries: usize,
     index: impl Iterator<Item = &'a [u64; 2]>,
 ) -> Vec<u8> {
-    let mut entries = Vec::new();
-    for [hash, offset] in index {
-        entries.extend_from_slice(&hash.to_le_bytes());
-        entries.extend_from_slice(&offset.to_le_bytes());
-    }
-    let mut out = Vec::with_capacity(entries.len() + 128);
+    let mut out = Vec::with_capacity(entries * 16 + 256);
     put_entry(&mut out, crate::layout::field::MODEL_METADATA, key, value);
-    put_bytes(&mut out, INDEX_FIELD, &entries);
+    put_tag(&mut out, INDEX_FIELD, LEN);
+    put_varint(&mut out, entries as u64 * 16);
+    for [hash, offset] in index {
+        out.extend_from_slice(&hash.to_le_bytes());
+        out.extend_from_slice(&offset.to_le_bytes());
+    }
     out
 }
 

@@ -53,12 +53,12 @@ pub fn repair(path: &Path) -> Result<Vec<String>> {
     };
     let graph_word_at = graph.0 - 8;
     // As at close; "0" tells that the capture did not end by itself.
-    let tail = tail(COMPLETE, "0", last.index.iter());
+    let tail = tail(COMPLETE, "0", last.index.len(), last.index.iter());
     let new_end =
         (arena_at + 2 * FILLER_HEADER + tail.len() as u64 + 8).max(end).next_multiple_of(8);
     let arena = Arena { position: arena_at, end: new_end, graph_word_at };
     arena.extend(&file, end).at(path)?;
-    arena.finish(&file, &tail).at(path)?;
+    arena.finish(&file, tail).at(path)?;
     done.push(format!("wrote the index of {} records", last.index.len()));
     Ok(done)
 }

@@ -457,11 +457,15 @@ impl Writer {
         Ok(())
     }
 
+    /// Records of this part.
+    fn entries(&self) -> usize {
+        let full = self.index.len().saturating_sub(1) * INDEX_CHUNK;
+        full + self.index.last().map_or(0, Vec::len)
+    }
+
     /// Bytes that close will write behind the last record.
     fn tail_len(&self) -> u64 {
-        let full = self.index.len().saturating_sub(1) * INDEX_CHUNK;
-        let entries = full + self.index.last().map_or(0, Vec::len);
-        (entries as u64 + 1) * 16 + 256 + self.path.as_os_str().len() as u64
+        (self.entries() as u64 + 1) * 16 + 256 + self.path.as_os_str().len() as u64
     }
 
     /// Makes the arena reach beyond `upto`, with room for its next header and for close.
@@ -562,15 +566,13 @@ impl Writer {
             Some(name) => (NEXT_PART, name),
             None => (COMPLETE, "1"),
         };
-        let tail = tail(key, value, self.index.iter().flatten());
+        let tail = tail(key, value, self.entries(), self.index.iter().flatten());
         let reserved = self.reserve(self.position + FILLER_HEADER + tail.len() as u64);
         let arena = self.arena();
-        reserved.and_then(|()| arena.finish(&self.file, &tail).at(&self.path)).or_else(
-            |error| {
-                arena.finish(&self.file, &[]).at(&self.path)?;
-                Err(error)
-            },
-        )?;
+        reserved.and_then(|()| arena.finish(&self.file, tail).at(&self.path)).or_else(|error| {
+            arena.finish(&self.file, Vec::new()).at(&self.path)?;
+            Err(error)
+        })?;
         if self.options.sync {
             self.file.sync_all().at(&self.path)?;
         }
