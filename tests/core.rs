@@ -328,6 +328,7 @@ fn what_a_killed_growth_leaves_is_mended() {
     check(&reader, 0, &[one]);
     assert!(!reader.complete());
     assert_eq!(reader.verify(), Vec::<String>::new());
+    assert_eq!(repair(&path).unwrap(), Vec::<String>::new());
 }
 
 fn message<T>(result: faststeal::Result<T>) -> String {

@@ -29,6 +29,8 @@ pub(crate) struct Part {
     pub(crate) source: Source,
     pub(crate) graph: (u64, u64),
     pub(crate) native: bool,
+    /// Whether it has the tail that closing, rolling over or mending writes.
+    pub(crate) closed: bool,
     /// Whether the file is as it was written: offsets in it mean something.
     pub(crate) in_place: bool,
     pub(crate) complete: bool,
@@ -74,6 +76,7 @@ impl Part {
             graph: (0, 0),
             native: false,
             in_place: false,
+            closed: false,
             complete: false,
             provenance: "{}".to_owned(),
             index: Vec::new(),
@@ -144,6 +147,7 @@ impl Part {
         self.native = native;
         self.in_place = in_place && native;
         self.complete = complete && native;
+        self.closed = index.is_some();
         // Some tools keep unknown fields when they save a file again, but behind the known ones: an
         // index that points nowhere, and no filler before the graph.
         Ok(index.filter(|_| self.in_place))

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use crate::disk::{lock, tail, Arena};
 use crate::error::AtPath;
-use crate::layout::COMPLETE;
+use crate::layout::{field, COMPLETE};
 use crate::source::Mode;
-use crate::wire::{filler_header, FILLER, FILLER_HEADER, LEN};
+use crate::wire::{filler_header, put_padded, put_tag, FILLER, FILLER_HEADER, LEN};
 
 use crate::{Error, Reader, Result};
 
@@ -19,19 +19,32 @@ use crate::{Error, Reader, Result};
 /// a kill can do.
 pub fn repair(path: &Path) -> Result<Vec<String>> {
     let reader = Reader::open(path, Mode::ReadOnly)?;
-    let last = reader.last_part();
-    let (path, graph, len) = (&*last.path, last.graph, last.source.len);
+    let path = &*reader.last_part().path;
     let fail = |offset, message: &str| {
         Err(Error::Format { path: path.to_owned(), offset, message: message.to_owned() })
     };
     if !reader.native() {
         return fail(0, "expected a dump of faststeal");
     }
-    if reader.complete() {
-        return Ok(Vec::new());
-    }
     let file = OpenOptions::new().read(true).write(true).open(path).at(path)?;
     lock(&file, path)?;
+    // Read again: it may have been live a moment ago.
+    let reader = Reader::open(path, Mode::ReadOnly)?;
+    let last = reader.last_part();
+    let (graph, len) = (last.graph, last.source.len);
+    // What is mended is where the writer put it; a tool that saves a file again moves everything.
+    if !last.in_place {
+        let message = "expected a file as faststeal wrote it, not one that was saved again";
+        return fail(graph.0, message);
+    }
+    if last.closed {
+        return Ok(Vec::new());
+    }
+    let mut head = [0u8; 8];
+    file.read_exact_at(&mut head, graph.0 - 8).at(path)?;
+    if head[2..] != graph_head(graph.1 - graph.0) {
+        return fail(graph.0 - 6, "expected the graph's length in five bytes");
+    }
     let mut done = Vec::new();
     // Fillers behind the graph were to become part of it; zeros behind them were to be covered.
     let mut end = graph.1;
@@ -81,4 +94,14 @@ fn arena(file: &std::fs::File, graph: (u64, u64)) -> std::io::Result<Option<u64>
         position += (n + m) as u64 + length;
     }
     Ok(last)
+}
+
+/// Tag and length of a graph of `len` bytes, as the writer puts them.
+fn graph_head(len: u64) -> [u8; 6] {
+    let mut out = Vec::with_capacity(6);
+    put_tag(&mut out, field::MODEL_GRAPH, LEN);
+    put_padded(&mut out, len, 5);
+    let mut head = [0; 6];
+    head.copy_from_slice(&out);
+    head
 }
