@@ -21,6 +21,18 @@ use crate::{DataType, Error, Result};
 /// How many nodes may stand between an output and its constant.
 pub(crate) const MOST_HOPS: usize = 64;
 
+/// How a file ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With an arena: it is being written, or was when its process was killed.
+    Open,
+    /// With an index, but the capture did not end here: it rolled over, or was killed and mended.
+    Cut,
+    /// As a capture that ended leaves it.
+    Complete,
+}
+
+/// One file of a dump.
 pub(crate) struct Part {
     pub(crate) path: PathBuf,
     /// `None` for a model in memory.
@@ -29,11 +41,9 @@ pub(crate) struct Part {
     pub(crate) source: Source,
     pub(crate) graph: (u64, u64),
     pub(crate) native: bool,
-    /// Whether it has the tail that closing, rolling over or mending writes.
-    pub(crate) closed: bool,
     /// Whether the file is as it was written: offsets in it mean something.
     pub(crate) in_place: bool,
-    pub(crate) complete: bool,
+    pub(crate) end: End,
     pub(crate) provenance: String,
     /// `(hash of the key, offset of the record with the skipped flag)`.
     pub(crate) index: Vec<[u64; 2]>,
@@ -76,8 +86,7 @@ impl Part {
             graph: (0, 0),
             native: false,
             in_place: false,
-            closed: false,
-            complete: false,
+            end: End::Open,
             provenance: "{}".to_owned(),
             index: Vec::new(),
             definitions: OnceLock::new(),
@@ -146,8 +155,11 @@ impl Part {
         self.graph = graph;
         self.native = native;
         self.in_place = in_place && native;
-        self.complete = complete && native;
-        self.closed = index.is_some();
+        self.end = match index {
+            _ if complete && native => End::Complete,
+            Some(_) => End::Cut,
+            None => End::Open,
+        };
         // Some tools keep unknown fields when they save a file again, but behind the known ones: an
         // index that points nowhere, and no filler before the graph.
         Ok(index.filter(|_| self.in_place))

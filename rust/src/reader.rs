@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use crate::disk::part_path;
 use crate::layout::field;
 use crate::parse::output_name;
-use crate::part::{Part, MOST_HOPS};
+use crate::part::{End, Part, MOST_HOPS};
 use crate::record::{key_hash, SKIPPED_FLAG};
 use crate::seen::Digest;
 use crate::source::{Mode, Shared, Source};
@@ -141,7 +141,7 @@ impl Reader {
     /// Whether the capture was closed.
     #[must_use]
     pub fn complete(&self) -> bool {
-        self.parts.last().is_some_and(|part| part.complete)
+        self.parts.last().is_some_and(|part| part.end == End::Complete)
     }
 
     /// The JSON object that was given to the writer.
@@ -317,7 +317,7 @@ fn next_part(first: &Path, parts: &[Part], mode: Mode) -> Result<Option<Part>> {
     }
     let run = |part: &Part| serde_json::from_str::<Run>(&part.provenance).ok();
     let number = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-    let Some(last) = parts.last().filter(|part| part.native && !part.complete) else {
+    let Some(last) = parts.last().filter(|part| part.native && part.end != End::Complete) else {
         return Ok(None);
     };
     let Some(this) = run(last).filter(|run| run.part + 1 == number) else {

@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::disk::{lock, tail, Arena};
 use crate::error::AtPath;
 use crate::layout::{field, COMPLETE};
+use crate::part::End;
 use crate::source::Mode;
 use crate::wire::{filler_header, put_padded, put_tag, FILLER, FILLER_HEADER, LEN};
 
@@ -37,7 +38,7 @@ pub fn repair(path: &Path) -> Result<Vec<String>> {
         let message = "expected a file as faststeal wrote it, not one that was saved again";
         return fail(graph.0, message);
     }
-    if last.closed {
+    if last.end != End::Open {
         return Ok(Vec::new());
     }
     let mut head = [0u8; 8];
