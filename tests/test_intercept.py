@@ -13,6 +13,7 @@ import weakref
 import pytest
 import torch
 
+from faststeal import steal_forward
 from faststeal.intercept import Interception, install, restore
 
 
@@ -396,3 +397,15 @@ def test_loaded_script_module(tmp_path):
         assert torch.equal(module(X), X)
     assert len(calls.ended) == 1
     assert set(module.__dict__) == before
+
+
+def test_signature_follows_changed_defaults() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            return x * scale
+
+    model = Model()
+    for default in (1.0, 2.0):
+        Model.forward.__defaults__ = (default,)
+        with steal_forward(model, fprint=lambda *_, **__: ""):
+            assert inspect.signature(model.forward).parameters["scale"].default == default

@@ -126,9 +126,13 @@ def _randomize(model: "onnx.ModelProto", flat: Flat) -> None:
         [name] = node.output
         made = random_nodes(name, tensors[name], seed) if name in tensors else None
         nodes += made or [node]
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    # A Constant that told the shape of another value may have no use any more.
+    used = {name for node in nodes for name in node.input} | {o.name for o in model.graph.output}
+    kept = [
+        type(node).FromString(node.SerializeToString()) for node in nodes if used & {*node.output}
+    ]
     del model.graph.node[:]
-    model.graph.node.extend(copies)
+    model.graph.node.extend(kept)
 
 
 def create_input_tensors_from_onnx_model(

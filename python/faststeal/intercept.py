@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, MethodType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 
@@ -246,9 +246,8 @@ def _dress(function: Callable[..., Any], original: Callable[..., Any]) -> None:
         function.__signature__ = signature  # type: ignore[attr-defined]
 
 
-_signatures: "weakref.WeakKeyDictionary[FunctionType, inspect.Signature]" = (
-    weakref.WeakKeyDictionary()
-)
+_Seen: TypeAlias = tuple[object, object, object, inspect.Signature]
+_signatures: "weakref.WeakKeyDictionary[FunctionType, _Seen]" = weakref.WeakKeyDictionary()
 
 
 def _unbound_signature(original: Callable[..., Any]) -> inspect.Signature | None:
@@ -259,9 +258,13 @@ def _unbound_signature(original: Callable[..., Any]) -> inspect.Signature | None
     plain = original.__func__ if isinstance(original, MethodType) else None
     if not isinstance(plain, FunctionType) or plain.__dict__:
         return _with_module(original)
-    signature = _signatures.get(plain) or _with_module(original)
+    parts = plain.__code__, plain.__defaults__, plain.__kwdefaults__
+    seen = _signatures.get(plain)
+    if seen is not None and all(a is b for a, b in zip(seen, parts, strict=False)):
+        return seen[3]
+    signature = _with_module(original)
     if signature is not None:
-        _signatures[plain] = signature
+        _signatures[plain] = (*parts, signature)
     return signature
 
 
