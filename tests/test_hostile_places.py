@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 
 import onnx
 import onnx.parser
@@ -25,6 +26,7 @@ from wire import (
     raw_data,
     tag,
     tensor,
+    whole,
 )
 
 EXTERNAL = field(14, 1)
@@ -335,10 +337,10 @@ def test_paths(tmp_path):
     for mode in MODES:
         with pytest.raises(FileNotFoundError) as caught:
             Reader(str(tmp_path / "nothing"), mode)
-        assert caught.value.filename == str(tmp_path / "nothing")
+        assert str(tmp_path / "nothing") in str(caught.value)
         with pytest.raises(IsADirectoryError) as caught:
             Reader(str(tmp_path), mode)
-        assert caught.value.filename == str(tmp_path)
+        assert str(tmp_path) in str(caught.value)
         with pytest.raises(NotADirectoryError):
             Reader(__file__ + "/more", mode)
         with pytest.raises((ValueError, OSError)):

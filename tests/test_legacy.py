@@ -31,7 +31,7 @@ def parts(obj):
     if isinstance(obj, np.ndarray):
         return [], (np.ndarray, obj.dtype, obj.tolist())
     if isinstance(obj, dict):
-        return list(obj.values()), (dict, list(obj), list(map(type, obj)))
+        return list(obj.values()), (dict, list(map(repr, obj)))  # a Key prints as a tuple
     if isinstance(obj, tuple | list):
         return list(obj), type(obj)
     if type(obj).__name__.endswith("Cache"):

@@ -569,6 +569,21 @@ SAVES = [
 ]
 
 
+@pytest.mark.parametrize("save", SAVES)
+def test_skipped_records_saved_again(tmp_path, save):
+    path, out = str(tmp_path / "run.onnx"), str(tmp_path / "again.onnx")
+    writer = Writer(path, "{}", storage_limit=100)
+    for i, size in enumerate([20, 30, 10]):
+        writer.write(f"m/{i}/O", f"m/{i}/O", '{"tensor":0}', [""], [floats(size)], "")
+    writer.close()
+    save(path, out)
+    before, after = Reader(path), Reader(out)
+    assert by_key(after) == by_key(before)
+    skipped = dict(zip(after.keys(), after.skipped(), strict=True))
+    assert skipped == {("m", 0, "O"): False, ("m", 1, "O"): True, ("m", 2, "O"): False}
+    assert after.verify() == []
+
+
 def by_key(reader):
     return {
         key: (reader.record(i)[0], [others.value(t) for t in reader.record(i)[1]])

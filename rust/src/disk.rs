@@ -274,21 +274,32 @@ pub(crate) fn create_part(path: &Path, provenance: &str) -> Result<Created> {
     })
 }
 
+/// Opens what must be a plain file: a pipe would wait for a writer.
+pub(crate) fn open_regular(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).at(path)?;
+    let kind = file.metadata().at(path)?.file_type();
+    if kind.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR)).at(path);
+    }
+    if !kind.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"))
+            .at(path);
+    }
+    Ok(file)
+}
+
 /// Gives the new file its name, unless a live capture is writing the one that has it.
 pub(crate) fn publish(temporary: &Path, path: &Path) -> Result<()> {
     // Held until the new file is in place: of two captures that start at once, one waits or loses.
-    let old = match File::open(path) {
+    let old = match open_regular(path) {
         Ok(old) => {
-            if old.metadata().at(path)?.is_dir() {
-                return Err(io::Error::from(io::ErrorKind::IsADirectory)).at(path);
-            }
             lock(&old, path)?;
             Some(old)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
         // Not readable: it cannot be a capture of this user; rename decides.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
-        Err(error) => return Err(error).at(path),
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => None,
+        Err(error) => return Err(error),
     };
     if let Some(old) = &old {
         let now = std::fs::metadata(path).at(path)?;

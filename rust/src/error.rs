@@ -42,6 +42,14 @@ pub enum Error {
         /// How many there are.
         len: usize,
     },
+    /// A key or prefix that no reader would accept.
+    #[error("{}: a name of {bytes} bytes, expected at most {}", path.display(), crate::record::LONGEST_NAME)]
+    Name {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: usize,
+    },
     /// One record, external data not counted, is more than a file can hold.
     #[error("{}: a record needs {need} bytes, a file can have {limit}", path.display())]
     TooLarge {

@@ -32,6 +32,7 @@ pub(crate) mod field {
     pub(crate) const MODEL_GRAPH: u32 = 7;
     pub(crate) const MODEL_OPSET_IMPORT: u32 = 8;
     pub(crate) const MODEL_METADATA: u32 = 14;
+    pub(crate) const MODEL_FUNCTIONS: u32 = 25;
     pub(crate) const GRAPH_NODE: u32 = 1;
     pub(crate) const GRAPH_NAME: u32 = 2;
     pub(crate) const GRAPH_INITIALIZER: u32 = 5;

@@ -12,8 +12,8 @@ use crate::wire::{get_varint, FIXED32, FIXED64, LEN, VARINT};
 use crate::{DataType, Error, Result};
 
 /// The most bytes a name may have, and the most dimensions a tensor.
-const MOST_NAME: u64 = 64 << 10;
-const MOST_RANK: usize = 64;
+pub(crate) const MOST_NAME: usize = 64 << 10;
+pub(crate) const MOST_RANK: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field {
@@ -102,7 +102,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn name(&self, field: Field) -> Result<Cow<'a, [u8]>> {
-        if field.end - field.start > MOST_NAME {
+        if field.end - field.start > MOST_NAME as u64 {
             let n = field.end - field.start;
             return self.error(field.start, format!("a name of {n} bytes, expected {MOST_NAME}"));
         }

@@ -2,19 +2,19 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use crate::disk::open_regular;
 use crate::error::AtPath;
 use crate::layout::{field, COMPLETE, INDEX_FIELD, PROVENANCE};
 use crate::parse::{
     elements, output_dims, output_name, parse_node, parse_tensor, typed_bytes, Cursor, Field, Node,
-    TensorHeader,
+    TensorHeader, MOST_RANK,
 };
 use crate::reader::{Output, Tensor};
-use crate::record::{key_hash, SKIPPED_FLAG};
-use crate::source::{open_external, Mode, Shared, Source};
+use crate::record::{key_hash, split_key, SKIPPED_FLAG};
+use crate::source::{open_external, Memory, Mode, Shared, Source};
 use crate::wire::{FILLER, LEN};
 use crate::{DataType, Error, Result};
 
@@ -50,6 +50,8 @@ pub(crate) struct Part {
     /// Offsets of nodes and initializers by the name of what they define.
     pub(crate) definitions: OnceLock<HashMap<Vec<u8>, Definition>>,
     pub(crate) external: Mutex<HashMap<String, Arc<Source>>>,
+    /// Copies of tensors that could not be mapped, by offset: however many names one has.
+    pub(crate) copies: Mutex<HashMap<u64, Weak<Memory>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -60,10 +62,7 @@ pub(crate) enum Definition {
 
 impl Part {
     pub(crate) fn open(path: &Path, mode: Mode) -> Result<Self> {
-        let file = File::open(path).at(path)?;
-        if file.metadata().at(path)?.is_dir() {
-            return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory)).at(path);
-        }
+        let file = open_regular(path)?;
         let source = Source::open(file, mode).at(path)?;
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -91,6 +90,7 @@ impl Part {
             index: Vec::new(),
             definitions: OnceLock::new(),
             external: Mutex::new(HashMap::new()),
+            copies: Mutex::new(HashMap::new()),
         };
         let index = part.parse_model()?;
         let producer_is_us = part.native;
@@ -124,8 +124,8 @@ impl Part {
         let mut cursor = self.cursor(0, len);
         loop {
             let at = cursor.position;
-            // A capture killed while its file grew leaves zeros behind the graph.
-            if graph.is_some() && native && cursor.source.peek(at, 1).is_some_and(|b| *b == [0]) {
+            let open = graph.is_some() && native && index.is_none() && !complete;
+            if open && self.is_zero(at) {
                 break;
             }
             let Some(f) = cursor.next()? else { break };
@@ -139,6 +139,9 @@ impl Part {
                     in_place = filler == at;
                 }
                 (FILLER, LEN) => filler = f.end,
+                (field::MODEL_FUNCTIONS, _) => {
+                    return cursor.error(at, "expected constants, found a function");
+                }
                 (field::MODEL_METADATA, LEN) => {
                     let (key, value) = cursor.entry(f)?;
                     if &*cursor.bytes(key)? == COMPLETE.as_bytes() {
@@ -163,6 +166,14 @@ impl Part {
         // Some tools keep unknown fields when they save a file again, but behind the known ones: an
         // index that points nowhere, and no filler before the graph.
         Ok(index.filter(|_| self.in_place))
+    }
+
+    /// Whether zeros are all that stands at the end: what a capture that was killed while its file
+    /// grew leaves behind the graph. The first and the last page tell; holes are not read.
+    fn is_zero(&self, at: u64) -> bool {
+        let page =
+            |at| self.source.peek(at, 4096).is_some_and(|bytes| bytes.iter().all(|b| *b == 0));
+        page(at) && page(self.source.len.saturating_sub(4096).max(at))
     }
 
     /// Finds the provenance: an entry near the start, anywhere in a file that was saved again.
@@ -220,7 +231,8 @@ impl Part {
             }
             let (key, value) = cursor.entry(f)?;
             let key = cursor.text(key)?;
-            if !key.contains('/') {
+            // Other tools may have added what they know.
+            if split_key(&key).is_none() {
                 continue;
             }
             let json = self.source.peek(value.start, SKIPPED_START.len());
@@ -240,6 +252,10 @@ impl Part {
         let (key, json) = cursor.entry(f)?;
         let header =
             RecordHeader { key: cursor.text(key)?, json: cursor.text(json)?, end: f.end, at };
+        if split_key(&header.key).is_none() {
+            let message = format!("expected name/iteration/kind as a key, found {:?}", header.key);
+            return cursor.error(at, message);
+        }
         if key_hash(&header.key) != entry[0] {
             return cursor.error(at, "the record is not the one that the index names");
         }
@@ -328,7 +344,7 @@ impl Part {
     }
 
     pub(crate) fn reshaped(&self, mut tensor: Tensor, dims: &[i64], at: u64) -> Result<Tensor> {
-        if elements(&tensor.dims) != elements(dims) {
+        if elements(&tensor.dims) != elements(dims) || dims.len() > MOST_RANK {
             let message = format!("{:?} cannot have the shape {dims:?}", tensor.dims);
             return self.cursor(at, at).error(at, message);
         }
@@ -382,7 +398,7 @@ impl Part {
             return fail(at, "expected a node".into());
         };
         let node = parse_node(&cursor, f)?;
-        let one = |name: &[u8]| match self.resolve(name, hops - 1)? {
+        let one = |name: &[u8], hops| match self.resolve(name, hops)? {
             Output::Tensor(tensor) => Ok(tensor),
             _ => Err(self.failure(at, format!("expected a tensor as input of {text:?}"))),
         };
@@ -390,16 +406,18 @@ impl Part {
             (b"Constant", Some(tensor), _) => self.value(parse_tensor(&cursor, tensor)?),
             (b"Identity", _, [input]) => self.resolve(input, hops - 1),
             (b"Reshape", _, [input, shape]) => {
-                let shape = one(shape)?;
-                if shape.dtype != DataType::Int64 {
-                    return fail(at, format!("expected a shape of int64 for {text:?}"));
+                // A constant, at most behind one node: following both inputs all the way would
+                // take 2^n steps.
+                let shape = one(shape, (hops - 1).min(2))?;
+                if shape.dtype != DataType::Int64 || shape.dims.len() != 1 {
+                    return fail(at, format!("expected a list of int64 as shape of {text:?}"));
                 }
                 let words = shape.bytes().as_chunks::<8>().0.iter();
                 let dims: Vec<i64> = words.map(|b| i64::from_le_bytes(*b)).collect();
-                self.reshaped(one(input)?, &dims, at).map(Output::Tensor)
+                self.reshaped(one(input, hops - 1)?, &dims, at).map(Output::Tensor)
             }
             (b"SequenceConstruct", _, inputs) => {
-                let tensors: Result<_> = inputs.iter().map(|input| one(input)).collect();
+                let tensors: Result<_> = inputs.iter().map(|input| one(input, hops - 1)).collect();
                 tensors.map(Output::Sequence)
             }
             (b"SequenceEmpty", _, []) => Ok(Output::Sequence(Vec::new())),
@@ -408,6 +426,24 @@ impl Part {
                 fail(at, format!("{text:?} is computed by {op}, expected a constant"))
             }
         }
+    }
+
+    /// Whether every hint points to the node that the names mean.
+    pub(crate) fn check_hints(&self) -> Result<()> {
+        let definitions = self.definitions()?;
+        let mut cursor = self.graph_cursor();
+        while let Some(f) = cursor.next()? {
+            if (f.number, f.wire) != (field::GRAPH_NODE, LEN) {
+                continue;
+            }
+            let node = parse_node(&cursor, f)?;
+            let (Some(hint), Some(input)) = (node.hint, node.inputs.first()) else { continue };
+            match definitions.get(&**input) {
+                Some(Definition::Node(at)) if *at == hint => {}
+                _ => return cursor.error(f.start, "the original is not where the hint says"),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn value(&self, header: TensorHeader) -> Result<Output> {
@@ -452,6 +488,12 @@ impl Part {
             cursor.error(header.at, message)
         };
         let align = usize::from(dtype.bits()).div_ceil(8);
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = copies.get(&header.at).and_then(Weak::upgrade) {
+            let len = memory.bytes().len();
+            let data = Shared { memory, offset: 0, len };
+            return Ok(Tensor { dtype, dims: header.dims, data, checksum: header.checksum });
+        }
         let data = if let Some((location, offset, length)) = &header.location {
             have(length.unwrap_or(need))?;
             self.share_external(header.at, location, *offset, need, align)?
@@ -466,6 +508,9 @@ impl Part {
         };
         if dtype == DataType::Bool && data.bytes().iter().any(|byte| *byte > 1) {
             return cursor.error(header.at, "expected 0 or 1 in a bool tensor");
+        }
+        if data.is_copy() {
+            copies.insert(header.at, Arc::downgrade(&data.memory));
         }
         Ok(Tensor { dtype, dims: header.dims, data, checksum: header.checksum })
     }

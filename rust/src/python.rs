@@ -18,6 +18,7 @@ use crate::dlpack::{
     FLAG_READ_ONLY, VERSION,
 };
 use crate::reader::Output;
+use crate::record::split_key;
 use crate::source::{Memory, Shared};
 use crate::{reader, writer, DataType, Error, Leaf, Mode, Options, Record, TensorRef};
 
@@ -71,7 +72,7 @@ impl From<Error> for PyErr {
                     Some(code) => {
                         let text = source.to_string();
                         let text = text.split(" (os error").next().unwrap_or_default().to_owned();
-                        PyOSError::new_err((code, text, path))
+                        PyOSError::new_err((code, text, path.into_os_string()))
                     }
                     None => match std::io::Error::new(source.kind(), message.clone()) {
                         source if source.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -86,7 +87,7 @@ impl From<Error> for PyErr {
                     Ok(errors) => PyErr::from_type(errors.format.bind(py).clone(), message),
                     Err(error) => error,
                 },
-                Error::Closed(_) => PyValueError::new_err(message),
+                Error::Closed(_) | Error::Name { .. } => PyValueError::new_err(message),
                 Error::Index { .. } => PyIndexError::new_err(message),
                 Error::TooLarge { .. } => FaststealError::new_err(message),
             }
@@ -468,13 +469,7 @@ impl Reader {
         let reader = self.open()?;
         let out = PyList::empty(py);
         for key in reader.keys()? {
-            let mut parts = key.rsplitn(3, '/');
-            let (kind, iteration, name) = (parts.next(), parts.next(), parts.next());
-            let iteration = iteration.and_then(|text| text.parse::<u64>().ok());
-            let (Some(kind), Some(iteration), Some(name)) = (kind, iteration, name) else {
-                let message = format!("expected a key of name, iteration and kind, found {key:?}");
-                return Err(PyErr::from_type(errors(py)?.format.bind(py).clone(), message));
-            };
+            let Some((name, iteration, kind)) = split_key(&key) else { continue };
             out.append((name, iteration, kind))?;
         }
         Ok(out)

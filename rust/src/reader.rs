@@ -284,7 +284,7 @@ impl Reader {
                 Ok(_) => {}
                 Err(error) => problems.push(error.to_string()),
             }
-            if let Err(error) = part.definitions() {
+            if let Err(error) = part.check_hints() {
                 problems.push(error.to_string());
             }
         }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use twox_hash::XxHash3_128;
 
 use crate::layout::put_json_string;
+use crate::parse::MOST_NAME;
 use crate::{Stats, TensorRef};
 
 /// A tensor of a record.
@@ -33,11 +34,30 @@ pub struct Record<'a> {
     pub leaves: &'a [Leaf],
 }
 
+/// Name, iteration and kind of a record's key.
+pub(crate) fn split_key(key: &str) -> Option<(&str, u64, &str)> {
+    let (rest, kind) = key.rsplit_once('/')?;
+    let (name, iteration) = rest.rsplit_once('/')?;
+    Some((name, iteration.parse().ok()?, kind)).filter(|_| !kind.is_empty())
+}
+
+/// The most bytes a value's name may have, less what a shape's name has more.
+pub(crate) const LONGEST_NAME: usize = MOST_NAME - 64;
+
 /// Set in an index entry's offset when the record's values were left out.
 pub(crate) const SKIPPED_FLAG: u64 = 1 << 63;
 
-pub(crate) fn value_name(prefix: &str, path: &str) -> String {
-    if path.is_empty() {
+/// The names of a record's values.
+pub(crate) fn value_names(record: &Record) -> Vec<String> {
+    let leaves = record.leaves.iter().enumerate();
+    leaves.map(|(i, leaf)| value_name(record.prefix, &leaf.path, i)).collect()
+}
+
+/// The name of the `index`-th leaf's value. A path has no slash, so that no two names are the same.
+fn value_name(prefix: &str, path: &str, index: usize) -> String {
+    if prefix.len() + path.len() > LONGEST_NAME {
+        format!("{prefix}//{index}")
+    } else if path.is_empty() {
         prefix.to_owned()
     } else {
         format!("{prefix}/{path}")

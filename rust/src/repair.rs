@@ -4,10 +4,10 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::disk::{lock, tail, Arena};
+use crate::disk::{lock, open_regular, tail, Arena};
 use crate::error::AtPath;
 use crate::layout::{field, COMPLETE};
-use crate::part::End;
+use crate::part::{End, Part};
 use crate::source::Mode;
 use crate::wire::{filler_header, put_padded, put_tag, FILLER, FILLER_HEADER, LEN};
 
@@ -27,6 +27,7 @@ pub fn repair(path: &Path) -> Result<Vec<String>> {
     if !reader.native() {
         return fail(0, "expected a dump of faststeal");
     }
+    open_regular(path)?;
     let file = OpenOptions::new().read(true).write(true).open(path).at(path)?;
     lock(&file, path)?;
     // Read again: it may have been live a moment ago.
@@ -62,7 +63,7 @@ pub fn repair(path: &Path) -> Result<Vec<String>> {
         file.set_len(end).at(path)?;
         done.push(format!("cut off {} bytes that the file had grown by", len - end));
     }
-    let Some(arena_at) = arena(&file, graph).at(path)? else {
+    let Some(arena_at) = arena(last)? else {
         return fail(graph.1, "expected an arena at the end of the graph");
     };
     let graph_word_at = graph.0 - 8;
@@ -77,24 +78,16 @@ pub fn repair(path: &Path) -> Result<Vec<String>> {
     Ok(done)
 }
 
-/// Offset of the last field of the graph, if it is a filler that reaches to its end.
-fn arena(file: &std::fs::File, graph: (u64, u64)) -> std::io::Result<Option<u64>> {
-    let mut position = graph.0;
+/// Offset of the last field of the graph, if it is a filler with a header of eight bytes.
+fn arena(part: &Part) -> Result<Option<u64>> {
+    let mut cursor = part.graph_cursor();
     let mut last = None;
-    let mut head = [0u8; 20];
-    while position < graph.1 {
-        let want = usize::try_from(graph.1 - position).unwrap_or(20).min(20);
-        file.read_exact_at(&mut head[..want], position)?;
-        let Some((tag, n)) = crate::wire::get_varint(&head[..want]) else {
-            return Ok(None);
-        };
-        let Some((length, m)) = crate::wire::get_varint(&head[n..want]) else {
-            return Ok(None);
-        };
-        last = (tag == u64::from(FILLER) << 3 | u64::from(LEN) && n + m == 8).then_some(position);
-        position += (n + m) as u64 + length;
+    loop {
+        let at = cursor.position;
+        let Some(f) = cursor.next()? else { return Ok(last) };
+        let is_arena = (f.number, f.wire) == (FILLER, LEN) && f.start - at == FILLER_HEADER;
+        last = is_arena.then_some(at);
     }
-    Ok(last)
 }
 
 /// Tag and length of a graph of `len` bytes, as the writer puts them.

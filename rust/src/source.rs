@@ -82,6 +82,11 @@ impl Shared {
         Self { memory: Arc::new(Memory::copy_of(bytes)), offset: 0, len: bytes.len() }
     }
 
+    /// Whether the memory is this tensor's alone.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(*self.memory, Memory::Owned(_, len) if self.offset == 0 && self.len == len)
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.memory.bytes()[self.offset..self.offset + self.len]
     }

@@ -17,7 +17,7 @@ use crate::layout::{
     NEXT_PART, RECORD_ALIGN,
 };
 use crate::parse::read_original;
-use crate::record::{key_hash, record_json, value_name, Leaf, Record, SKIPPED_FLAG};
+use crate::record::{key_hash, record_json, value_names, Leaf, Record, LONGEST_NAME, SKIPPED_FLAG};
 use crate::seen::{Digest, Original, Seen};
 use crate::wire::{filler_header, filler_to, put_filler, FILLER_HEADER};
 use crate::{DataType, Error, Result, TensorRef};
@@ -170,6 +170,10 @@ impl Writer {
         if self.closed || std::process::id() != self.owner {
             return Err(Error::Closed(self.path.clone()));
         }
+        let longest = record.key.len().max(record.prefix.len());
+        if longest > LONGEST_NAME {
+            return Err(Error::Name { path: self.path.clone(), bytes: longest });
+        }
         let total: u64 = record.leaves.iter().map(|l| l.tensor.nbytes() as u64).sum();
         self.bytes_seen += total;
         if let Some(limit) = self.options.storage_limit.filter(|limit| total > *limit) {
@@ -266,8 +270,7 @@ impl Writer {
         plans: &[Plan],
         new: u64,
     ) -> Result<()> {
-        let names: Vec<String> =
-            record.leaves.iter().map(|leaf| value_name(record.prefix, &leaf.path)).collect();
+        let names = value_names(record);
         let mut head = std::mem::take(&mut self.head);
         head.clear();
         let json = record_json(record, &names, None);
@@ -424,8 +427,7 @@ impl Writer {
     }
 
     fn append_skipped(&mut self, record: &Record, reason: String) -> Result<Option<String>> {
-        let names: Vec<String> =
-            record.leaves.iter().map(|leaf| value_name(record.prefix, &leaf.path)).collect();
+        let names = value_names(record);
         let json = record_json(record, &names, Some(&reason));
         self.roll_over_if_over(json.len() as u64 + record.key.len() as u64 + 4096)?;
         let mut head = std::mem::take(&mut self.head);
