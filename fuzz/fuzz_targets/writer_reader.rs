@@ -43,12 +43,16 @@ impl<'a> Arbitrary<'a> for Tensor {
             shape = vec![i64::from(u.int_in_range(60_000u32..=300_000)?)];
         }
         let count = usize::try_from(shape.iter().product::<i64>()).unwrap_or(0);
-        let most = if dtype == DataType::Bool { 1 } else { 3 };
+        let most: u8 = if dtype == DataType::Bool { 1 } else { 3 };
         let (start, step) = (u.int_in_range(0..=most)?, u.int_in_range(0..=most)?);
         let memory: Vec<u8> = (0..count * item)
             .map(|i| {
                 let value = usize::from(start) + i * usize::from(step);
-                if most == 1 { (value % 2) as u8 } else { value as u8 }
+                if most == 1 {
+                    (value % 2) as u8
+                } else {
+                    value as u8
+                }
             })
             .collect();
         let mut strides = None;

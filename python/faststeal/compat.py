@@ -19,6 +19,7 @@ from faststeal.describe import string_type
 from faststeal.dummy import dummy_llm
 from faststeal.dump import Key
 from faststeal.legacy import restore_legacy
+from faststeal.placing import placed
 from faststeal.tree import Flat, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -183,8 +184,8 @@ def _restore_dump(
     for i, (key, left_out) in enumerate(zip(reader.keys(), reader.skipped(), strict=True)):
         if not left_out:
             tree, tensors = read(i)
-            moved = [tensor.to(device) for tensor in tensors]
-            restored[key[0] if key[2] == "A" else Key(*key)] = unflatten(tree, moved)
+            value = unflatten(tree, placed(tree, tensors, device))
+            restored[key[0] if key[2] == "A" else Key(*key)] = value
     return restored[_NAME] if provenance.get("object") == _NAME else restored
 
 

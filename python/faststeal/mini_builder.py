@@ -69,9 +69,10 @@ def proto_from_array(
     if arr.layout is not torch.strided or arr.is_quantized:
         kind = "quantized" if arr.is_quantized else str(arr.layout).removeprefix("torch.")
         raise NotImplementedError(f"{name or 'the tensor'} is {kind}, expected a dense one")
+    code = element_type(arr)
     plain = arr.detach().cpu().resolve_conj().resolve_neg().contiguous()
     raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-    return TensorProto(name=name or "", dims=_dims(arr), data_type=element_type(arr), raw_data=raw)
+    return TensorProto(name=name or "", dims=_dims(arr), data_type=code, raw_data=raw)
 
 
 def _proto_from_numpy(array: np.ndarray, name: str) -> TensorProto:

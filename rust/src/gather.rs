@@ -1,5 +1,6 @@
 //! Reading the logical elements of a tensor from memory, row-major, without a full copy.
 
+use crate::parse::MOST_RANK;
 use crate::DataType;
 
 /// A tensor as it lies in memory: what DLPack tells of it.
@@ -28,8 +29,8 @@ impl TensorRef {
     /// Describes a tensor in memory. `strides` are in items; `None` means row-major.
     ///
     /// For `Float4E2M1` an item is one byte that holds two elements, and `shape` counts items.
-    /// Returns `None` if a size is negative, the byte count overflows, or data is null with
-    /// elements to read.
+    /// Returns `None` if a size is negative, there are more than 64, the byte count overflows, or
+    /// data is null with elements to read.
     ///
     /// # Safety
     /// `data` must point to memory in which every item that shape and strides reach is readable
@@ -42,6 +43,9 @@ impl TensorRef {
         shape: &[i64],
         strides: Option<&[i64]>,
     ) -> Option<Self> {
+        if shape.len() > MOST_RANK {
+            return None;
+        }
         let item = usize::from(dtype.bits()).div_ceil(8);
         let mut items = 1usize;
         for &size in shape {

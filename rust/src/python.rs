@@ -17,6 +17,7 @@ use crate::dlpack::{
     DLDataType, DLDevice, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, CPU,
     FLAG_READ_ONLY, VERSION,
 };
+use crate::parse::MOST_RANK;
 use crate::reader::Output;
 use crate::record::split_key;
 use crate::source::{Memory, Shared};
@@ -152,6 +153,9 @@ fn tensor_ref(api: &DLPackExchangeAPI, tensor: &Bound<'_, PyAny>) -> Result<Tens
         }
         out.assume_init()
     };
+    if usize::try_from(out.ndim).is_ok_and(|rank| rank > MOST_RANK) {
+        return Err(format!("it has more than {MOST_RANK} dimensions"));
+    }
     if out.device.device_type != CPU {
         return Err("it is not on the CPU".into());
     }

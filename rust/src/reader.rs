@@ -212,6 +212,9 @@ impl Reader {
         let Some(tree) = header.tree() else {
             return fail("expected a tree");
         };
+        if count == 0 {
+            return Ok((tree.to_owned(), Vec::new()));
+        }
         if part.in_place {
             if let Some(tensors) = part.tensors_in_place(&header, count)? {
                 return Ok((tree.to_owned(), tensors));
