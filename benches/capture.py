@@ -6,13 +6,14 @@
 Each round runs each method in a process of its own (forked from one that has only imported), in an
 order that alternates. In it the bare and the captured forward take turns; what is counted is the
 difference of the two, leaving the capture included, when most of the others write. Entering it, once
-for any number of calls, has a column of its own. Anonymous memory is sampled in the
-first capture of the process, whose time does not count, and compared with that of the bare forward
-before it. Files are deleted after each pass, so that the kernel never has to write them back; the
-file of the floor has the unique bytes and nothing else.
+for any number of calls, has a column of its own. Anonymous memory is sampled in another process, in
+its first capture, and compared with that of the bare forward before it. Files are deleted after each
+pass, so that the kernel never has to write them back; the file of the floor has the unique bytes and
+nothing else.
 """
 
 import argparse
+import ctypes
 import gc
 import importlib
 import json
@@ -23,18 +24,21 @@ import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from methods import METHODS, bare
+from methods import METHODS, Method, bare
 
 SIZES = {
     "small": {"layers": 24, "hidden": 64, "batch": 1, "tokens": 1, "passes": 12},
     "middle": {"layers": 8, "hidden": 256, "batch": 2, "tokens": 64, "passes": 6},
     "large": {"layers": 12, "hidden": 1024, "batch": 2, "tokens": 256, "passes": 1},
 }
+
+WEIGHED = 3  # rounds in which memory is measured too
 
 PACKAGES = (
     "faststeal",
@@ -84,51 +88,57 @@ class PeakMemory:
         return int(text.split("RssAnon:")[1].split()[0]) * 1024
 
 
+def once(way: Method, built: tuple[torch.nn.Module, torch.Tensor], folder: Path) -> list[float]:
+    """Run the model; seconds it took to enter the capture, and from there to its end."""
+    model, tokens = built
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    gc.collect()
+    start = time.perf_counter()
+    with way(model, folder), torch.no_grad():
+        entered = time.perf_counter()
+        model(input_ids=tokens)
+    return [entered - start, time.perf_counter() - entered]
+
+
 def measure(method: str, size: dict[str, int], folder: Path, turn: int) -> dict[str, Any]:
-    """One round of one method: seconds of bare and captured forwards, memory, bytes of files."""
-    warnings.simplefilter("ignore")
-    model, tokens = build(size)
-
-    entering = []
-
-    def run(capture: Any) -> float:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        gc.collect()
-        start = time.perf_counter()
-        with capture(model, folder), torch.no_grad():
-            entered = time.perf_counter()
-            model(input_ids=tokens)
-        end = time.perf_counter()
-        if capture is not bare:
-            entering.append(entered - start)
-        return end - entered
-
-    capture = METHODS[method]
-    run(bare)
-    with PeakMemory() as without:
-        run(bare)
-    # Before any other capture: memory that one has freed is taken again by the next, unseen.
-    with PeakMemory() as memory:
-        run(capture)
-    pairs = []
+    """One round of one method: seconds of entering, of bare and of captured forwards."""
+    built, capture = build(size), METHODS[method]
+    for warm_up in (bare, bare, capture):
+        once(warm_up, built, folder)
+    entering, pairs = [], []
     for i in range(turn, turn + size["passes"]):
         order = (bare, capture) if i % 2 else (capture, bare)
-        seconds = {way: run(way) for way in order}
-        pairs.append((seconds[bare], seconds[capture]))
-    run(capture)
+        seconds = {way: once(way, built, folder) for way in order}
+        entering.append(seconds[capture][0])
+        pairs.append((seconds[bare][1], seconds[capture][1]))
+    return {"pairs": pairs, "entering": statistics.median(entering)}
+
+
+def weigh(method: str, size: dict[str, int], folder: Path, _turn: int) -> dict[str, Any]:
+    """Bytes of memory that the first capture adds to a bare forward, and of its files."""
+    give_back_memory()
+    built = build(size)
+    for _ in range(2):
+        once(bare, built, folder)
+    with PeakMemory() as without:
+        once(bare, built, folder)
+    with PeakMemory() as memory:
+        once(METHODS[method], built, folder)
     files = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-    shutil.rmtree(folder)
-    return {
-        "pairs": pairs,
-        "entering": statistics.median(entering),
-        "memory": memory.peak - without.peak,
-        "files": files,
-    }
+    return {"memory": memory.peak - without.peak, "files": files}
 
 
-def in_a_process(method: str, size: dict[str, int], folder: Path, turn: int) -> dict[str, Any]:
-    """`measure` in a forked child; what it prints goes nowhere."""
+def give_back_memory() -> None:
+    """Make glibc return what is freed at once; else its reserve hides what is taken, or adds to it."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for option in (-1, -3):  # the thresholds for trimming the heap and for using mmap
+            libc.mallopt(option, 1 << 17)
+
+
+def in_a_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """What the function returns in a forked child; what it prints goes nowhere."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -136,7 +146,8 @@ def in_a_process(method: str, size: dict[str, int], folder: Path, turn: int) -> 
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         try:
-            result = measure(method, size, folder, turn)
+            warnings.simplefilter("ignore")
+            result = function(*arguments)
         except BaseException as error:  # noqa: BLE001 - told by the parent
             result = {"error": f"{type(error).__name__}: {error}"}
         with os.fdopen(writer, "w") as pipe:
@@ -174,7 +185,7 @@ def table(name: str, results: dict[str, list[dict[str, Any]]]) -> None:
         if base:
             ratios = f"{median / statistics.median(base):12.2f}{least / min(base):10.2f}"
         entering, memory, files = (
-            statistics.median(r[what] for r in results[method])
+            statistics.median(r[what] for r in results[method] if what in r)
             for what in ("entering", "memory", "files")
         )
         print(
@@ -212,7 +223,11 @@ def main() -> None:
             results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
             for i in range(arguments.rounds):
                 for method in methods if i % 2 else reversed(methods):
-                    result = in_a_process(method, SIZES[name], Path(folder) / "out", i)
+                    case = method, SIZES[name], Path(folder) / "out", i
+                    result = in_a_process(measure, *case)
+                    if i < WEIGHED and "error" not in result:
+                        result |= in_a_process(weigh, *case)
+                    shutil.rmtree(Path(folder) / "out", ignore_errors=True)
                     if "error" in result:
                         print(f"{name}, {method}: {result['error']}")
                         continue

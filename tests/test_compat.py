@@ -277,8 +277,8 @@ def test_dump_in_several_files(tmp_path, engine):
     from faststeal._core import Reader, Writer
 
     path = tmp_path / "parts.onnx"
-    writer = Writer(str(path), "{}", part_limit=30_000)
-    tensors = [torch.full((1000,), float(i)) for i in range(20)]
+    writer = Writer(str(path), "{}", part_limit=200_000)
+    tensors = [torch.full((10_000,), float(i)) for i in range(20)]
     for i, tensor in enumerate(tensors):
         writer.write(f"m/{i}/O", f"m/{i}/O", '{"tensor":0}', [""], [tensor], "")
     writer.close()

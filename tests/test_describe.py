@@ -246,6 +246,30 @@ def test_values_do_not_meet_autograd():
         assert string_type(torch.ones(2), with_min_max=True) == "T1r1[1.0,1.0:A1.0]"
 
 
+class Watched(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError(func)
+
+
+class Functions(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise RuntimeError(func)
+
+
+class Operators(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        raise RuntimeError(func)
+
+
+def test_code_of_the_user_does_not_see_it():
+    options = {"with_shape": True, "with_min_max": True}
+    watched = F.as_subclass(Watched)
+    with Functions(), Operators():
+        for tensor in (F, watched):
+            assert string_type(tensor, **options) == "T1s2x3[0.5,5.5:A3.0]"
+
+
 def test_fake_tensors_and_symbolic_sizes():
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -472,12 +496,6 @@ class HostileFields:
         raise RuntimeError(name)
 
 
-class HostileTensor(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        raise RuntimeError(func)
-
-
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -485,7 +503,6 @@ class HostileTensor(torch.Tensor):
         (lambda: {HostileKey(): 1}, "dict(...)"),
         (HostileList, "HostileList(...)"),
         (HostileFields, "HostileFields(...)"),
-        (lambda: F.as_subclass(HostileTensor), "HostileTensor(...)"),
         (type("DynamicCache", (), {"layers": 3}), "DynamicCache(...)"),
         (type("OrtValue", (), {}), "OrtValue(...)"),
         (type("Node", (), {}), "Node(...)"),

@@ -14,11 +14,13 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
+from torch._C import DisableTorchFunction
 from torch.export.dynamic_shapes import _DerivedDim, _DimHint
 from torch.utils import _pytree
 
 from faststeal.classes import Opaque, StoredDict, by_class
 from faststeal.elements import array_range, element_code, sizes, tensor_range
+from faststeal.tensors import unseen
 
 __all__ = ["string_type"]
 
@@ -59,7 +61,8 @@ def string_type(  # noqa: PLR0913, PLR0917 - the signature that callers know
     """
     printer = _Printer(with_shape, with_min_max, with_device, ignore, limit)
     try:
-        return printer.text(obj)
+        with DisableTorchFunction():  # modes and subclasses of the user's see nothing of this
+            return printer.text(obj)
     except RecursionError:
         if not ignore:
             raise
@@ -245,7 +248,7 @@ def _tensor(printer: _Printer, obj: torch.Tensor, letter: str = "T") -> str:
     text = f"{place}{letter}{printer.suffix(element_code(obj.dtype), sizes(obj))}"
     if printer.min_max:
         # Some element types and layouts have no arithmetic, some tensors no values.
-        with contextlib.suppress(Exception), torch.no_grad():
+        with contextlib.suppress(Exception), torch.no_grad(), unseen():
             return text + tensor_range(obj.detach())
     return text
 

@@ -428,9 +428,13 @@ impl Part {
         }
     }
 
-    /// Whether every hint points to the node that the names mean.
-    pub(crate) fn check_hints(&self) -> Result<()> {
+    /// Whether no name is defined twice, and every hint that counts points to the node that the
+    /// names mean.
+    pub(crate) fn check_definitions(&self) -> Result<()> {
         let definitions = self.definitions()?;
+        if !self.in_place {
+            return Ok(());
+        }
         let mut cursor = self.graph_cursor();
         while let Some(f) = cursor.next()? {
             if (f.number, f.wire) != (field::GRAPH_NODE, LEN) {

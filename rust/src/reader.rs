@@ -287,7 +287,7 @@ impl Reader {
                 Ok(_) => {}
                 Err(error) => problems.push(error.to_string()),
             }
-            if let Err(error) = part.check_hints() {
+            if let Err(error) = part.check_definitions() {
                 problems.push(error.to_string());
             }
         }
