@@ -3,13 +3,13 @@
     python benches/capture.py                    # all sizes, all methods, ten rounds
     python benches/capture.py --size large --methods faststeal,floor --rounds 5
 
-Each round runs each method in a process of its own (forked from one that has only imported), in an
-order that alternates. In it the bare and the captured forward take turns; what is counted is the
-difference of the two, leaving the capture included, when most of the others write. Entering it, once
-for any number of calls, has a column of its own. Anonymous memory is sampled in another process, in
-its first capture, and compared with that of the bare forward before it. Files are deleted after each
-pass, so that the kernel never has to write them back; the file of the floor has the unique bytes and
-nothing else.
+Each round runs each method in a process of its own (forked from one that has only imported), in
+an order that alternates. In it the bare and the captured forward take turns; what is counted is
+the difference of the two, leaving the capture included, when most of the others write. Entering
+it, once for any number of calls, has a column of its own. Anonymous memory is sampled in another
+process, in its first capture, and compared with that of the bare forward before it. Files are
+deleted after each pass, so that the kernel never has to write them back; the file of the floor has
+the unique bytes and nothing else.
 """
 
 import argparse
@@ -130,7 +130,7 @@ def weigh(method: str, size: dict[str, int], folder: Path, _turn: int) -> dict[s
 
 
 def give_back_memory() -> None:
-    """Make glibc return what is freed at once; else its reserve hides what is taken, or adds to it."""
+    """Make glibc return at once what is freed; else its reserve hides or adds what it likes."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         for option in (-1, -3):  # the thresholds for trimming the heap and for using mmap
@@ -176,7 +176,8 @@ def table(name: str, results: dict[str, list[dict[str, Any]]]) -> None:
     )
     base = costs.get("floor")
     print(
-        f"{'':16}{'overhead ms':>22}{'of the floor':>22}{'enter ms':>10}{'memory MiB':>12}{'file MB':>9}"
+        f"{'':16}{'overhead ms':>22}{'of the floor':>22}"
+        f"{'enter ms':>10}{'memory MiB':>12}{'file MB':>9}"
     )
     print(f"{'':16}{'median':>12}{'min':>10}{'median':>12}{'min':>10}")
     for method, cost in costs.items():

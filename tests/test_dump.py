@@ -186,6 +186,26 @@ def test_device(path):
     assert dump["extra"]["x"].device.type == "meta"
 
 
+def test_arrays_have_no_device(tmp_path):
+    file = tmp_path / "a.onnx"
+    array, value = np.arange(3), {"a": np.arange(3), "t": X, "n": np.float32(1.5)}
+    with fs.steal_forward(torch.nn.Identity(), dump_file=file):
+        fs.steal_append("x", value)
+    loaded = fs.load(file, device="meta")["x"]
+    assert loaded["t"].device.type == "meta"
+    assert np.array_equal(loaded["a"], array)
+    assert loaded["n"] == np.float32(1.5)
+
+
+def test_strides_are_told(tmp_path):
+    file = tmp_path / "a.onnx"
+    with fs.steal_forward(torch.nn.Identity(), dump_file=file):
+        fs.steal_append("x", (torch.arange(6.0).view(2, 3).t(), torch.ones(2)))
+    strided, plain = fs.load(file).info("x")["leaves"]
+    assert strided["strides"] == [1, 3]
+    assert "strides" not in plain
+
+
 def test_close(path):
     with fs.load(path) as dump:
         tensor = dump["add", 0, "O"]

@@ -147,6 +147,7 @@ def test_functions_are_refused(tmp_path):
     """A model may define its own `Identity`: who ignores that shows other values."""
     body = field(1, "Identity") + field(4, "x") + field(5, "y") + field(10, "")
     refused(tmp_path, dump(after=field(25, body)), "function")
+    refused(tmp_path, model(after=field(25, body)), "function", outputs)
 
 
 def test_deep_nesting(tmp_path):
@@ -424,6 +425,15 @@ def test_what_has_not_a_key_of_three_parts_is_no_record(key):
     """Other tools may add what they know."""
     found = Found(native(record(key, "m/0/O"), record("m/0/O", "m/0/O")))
     assert found.reader.keys() == [("m", 0, "O")]
+
+
+def test_a_key_that_stands_for_two():
+    """Opening does not compare keys; `verify` does, and the first is what is found."""
+    value = constant("m/0/O", tensor([4], 1, F4))
+    data = native(record("m/0/O", "m/0/O"), output("m/0/O", [4]), value, record("m/0/O"))
+    found = Found(data)
+    assert found.reader.find("m", 0, "O") == 0
+    assert "its key stands for another too" in "".join(found.reader.verify())
 
 
 def test_an_unknown_index_is_an_index_error():

@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from faststeal._core import FormatError, Reader
-from faststeal.tree import unflatten
+from faststeal.placing import placed
+from faststeal.rebuild import unflatten
 
 __all__ = ["Dump", "Key", "Leaf", "Skipped", "load"]
 
@@ -132,7 +133,7 @@ class Dump(Mapping[AnyKey, Any]):
             raise self._missing(key)
         tree, tensors = self._reader.record(index)
         if self._device is not None:
-            tensors = [tensor.to(self._device) for tensor in tensors]
+            tensors = placed(tree, tensors, self._device)
         return unflatten(tree, tensors)
 
     def __contains__(self, key: object) -> bool:

@@ -91,6 +91,12 @@ impl TensorRef {
         &self.shape
     }
 
+    /// Strides in items, where the elements do not lie row-major.
+    #[must_use]
+    pub fn strides(&self) -> Option<&[i64]> {
+        (!self.strides.is_empty()).then_some(&self.strides)
+    }
+
     /// The shape as ONNX counts: in elements, where torch packs two of them into an item.
     pub(crate) fn dims(&self) -> Vec<i64> {
         let mut dims = self.shape.clone();

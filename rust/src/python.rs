@@ -371,7 +371,10 @@ impl Writer {
             let given = leaves.as_ref().map_or("", |leaves| leaves[i].as_str());
             let info = if given.is_empty() {
                 let grad = tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()?;
-                format!(r#""device":"cpu","requires_grad":{grad}"#)
+                let strides = reference
+                    .strides()
+                    .map_or(String::new(), |strides| format!(r#","strides":{strides:?}"#));
+                format!(r#""device":"cpu","requires_grad":{grad}{strides}"#)
             } else {
                 given.to_owned()
             };
