@@ -17,17 +17,19 @@ mod repair;
 mod seen;
 mod source;
 mod stats;
+mod value;
 mod wire;
 mod writer;
 
 pub use dtype::DataType;
 pub use error::{Error, Result};
 pub use gather::TensorRef;
-pub use reader::{Output, Reader, Tensor};
+pub use reader::Reader;
 pub use record::{Leaf, Record};
 pub use repair::repair;
 pub use source::Mode;
 pub use stats::Stats;
+pub use value::{Output, Tensor};
 pub use writer::{Options, Writer};
 
 #[cfg(feature = "python")]

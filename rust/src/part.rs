@@ -12,9 +12,9 @@ use crate::parse::{
     elements, output_dims, output_name, parse_node, parse_tensor, typed_bytes, Cursor, Field, Node,
     TensorHeader, MOST_RANK,
 };
-use crate::reader::{Output, Tensor};
 use crate::record::{key_hash, split_key, SKIPPED_FLAG};
 use crate::source::{open_external, Memory, Mode, Shared, Source};
+use crate::value::{Output, Tensor};
 use crate::wire::{FILLER, LEN};
 use crate::{DataType, Error, Result};
 

@@ -18,9 +18,9 @@ use crate::dlpack::{
     FLAG_READ_ONLY, VERSION,
 };
 use crate::parse::MOST_RANK;
-use crate::reader::Output;
 use crate::record::split_key;
 use crate::source::{Memory, Shared};
+use crate::value::{Output, Tensor};
 use crate::{reader, writer, DataType, Error, Leaf, Mode, Options, Record, TensorRef};
 
 create_exception!(faststeal, FaststealError, PyException);
@@ -243,7 +243,7 @@ unsafe extern "C" fn free_view(managed: *mut DLManagedTensorVersioned) {
 fn to_torch<'py>(
     py: Python<'py>,
     api: &DLPackExchangeAPI,
-    tensor: reader::Tensor,
+    tensor: Tensor,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (dtype, shape, data) = tensor.for_torch();
     let Shared { memory, offset, .. } = data;

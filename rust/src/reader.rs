@@ -11,71 +11,10 @@ use crate::parse::output_name;
 use crate::part::{End, Part, MOST_HOPS};
 use crate::record::{key_hash, SKIPPED_FLAG};
 use crate::seen::Digest;
-use crate::source::{Mode, Shared, Source};
+use crate::source::{Mode, Source};
+use crate::value::{Output, Tensor};
 use crate::wire::LEN;
-use crate::{DataType, Error, Result};
-
-/// A tensor of a dump; its bytes are a view of the mapping where there is one.
-pub struct Tensor {
-    /// Element type.
-    pub dtype: DataType,
-    /// Sizes, in elements.
-    pub dims: Vec<i64>,
-    pub(crate) data: Shared,
-    pub(crate) checksum: Option<Digest>,
-}
-
-impl Tensor {
-    /// The elements as they lie in the file: little-endian, row-major, packed.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        self.data.bytes()
-    }
-
-    /// Element type and sizes as torch counts them, and the bytes; types that torch lacks are
-    /// unpacked to one byte an element.
-    #[cfg_attr(not(feature = "python"), allow(dead_code))]
-    pub(crate) fn for_torch(self) -> (DataType, Vec<i64>, Shared) {
-        let Self { dtype, mut dims, data, .. } = self;
-        let count = usize::try_from(dims.iter().product::<i64>()).unwrap_or(0);
-        let bits = dtype.bits();
-        if dtype == DataType::Float4E2M1 {
-            if let Some(last) = dims.last_mut().filter(|last| **last % 2 == 0) {
-                *last /= 2;
-                return (dtype, dims, data);
-            }
-        }
-        if bits >= 8 {
-            return (dtype, dims, data);
-        }
-        let signed = matches!(dtype, DataType::Int4 | DataType::Int2);
-        let per_byte = usize::from(8 / bits);
-        let unpacked: Vec<u8> = (0..count)
-            .map(|i| {
-                #[allow(clippy::cast_possible_truncation)] // below 8
-                let shift = (i % per_byte) as u8 * bits;
-                let value = data.bytes()[i / per_byte] >> shift << (8 - bits);
-                if signed {
-                    value.cast_signed().wrapping_shr((8 - bits).into()).cast_unsigned()
-                } else {
-                    value >> (8 - bits)
-                }
-            })
-            .collect();
-        let dtype = if signed { DataType::Int8 } else { DataType::Uint8 };
-        (dtype, dims, Shared::owned(&unpacked))
-    }
-}
-
-/// The value of a constant graph output.
-pub enum Output {
-    /// One tensor.
-    Tensor(Tensor),
-    /// A sequence of tensors.
-    Sequence(Vec<Tensor>),
-    /// A tensor of strings, flat.
-    Strings(Vec<Vec<u8>>),
-}
+use crate::{Error, Result};
 
 /// A dump, and the parts it rolled over to.
 pub struct Reader {
