@@ -285,9 +285,12 @@ fn a_full_part_rolls_over() {
         let name = if part == 0 { "a.onnx".into() } else { format!("a.{part}.onnx") };
         assert!(std::fs::metadata(dir.path().join(name)).unwrap().len() <= 400_000);
     }
-    // A part of another run is not taken along.
+    // Neither a part of another run is taken along, nor a folder of that name.
     let mut again = Writer::create(&path, "{}", Options::default()).unwrap();
     write(&mut again, "x/0/O", std::slice::from_ref(&tensors[0])).unwrap();
+    assert_eq!(Reader::open(&path, Mode::Private).unwrap().len(), 1);
+    std::fs::remove_file(dir.path().join("a.1.onnx")).unwrap();
+    std::fs::create_dir(dir.path().join("a.1.onnx")).unwrap();
     assert_eq!(Reader::open(&path, Mode::Private).unwrap().len(), 1);
 }
 

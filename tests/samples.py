@@ -65,7 +65,7 @@ STRIDED = floats(40, 50, 60)
 # By the key of a record: `{path: tensor}`.
 CASES = {
     "dtypes": {k: v for dtype in DTYPES for k, v in same_bytes(dtype).items()},
-    "float4": dict(same_bytes(torch.float4_e2m1fn_x2)),
+    "float4": same_bytes(torch.float4_e2m1fn_x2),
     "shapes": {
         "m/0/I": {
             "scalar": torch.tensor(3.5),

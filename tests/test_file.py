@@ -70,6 +70,7 @@ def test_element_types(dumps):
         assert {types[f"{dtype}/0/I/{leaf}"] for leaf in "abcd"} == {number}
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch tells of experimental types
 def test_other_types_are_not_plain(tmp_path):
     """What the caller has to take apart: complex, quantized, and shells of a few bits."""
     writer = Writer(str(tmp_path / "run.onnx"), "{}")

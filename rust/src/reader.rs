@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -270,9 +271,16 @@ fn next_part(first: &Path, parts: &[Part], mode: Mode) -> Result<Option<Part>> {
             let next = Run { part: number, ..this };
             Ok(run(&part).filter(|run| *run == next).map(|_| part))
         }
-        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        // A file of that name that is not of this run may be anything.
+        // What has that name may be anything, if it is not of this run.
         Err(Error::Format { .. }) => Ok(None),
+        Err(Error::Io { source, .. })
+            if matches!(
+                source.kind(),
+                ErrorKind::NotFound | ErrorKind::IsADirectory | ErrorKind::InvalidInput
+            ) =>
+        {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
