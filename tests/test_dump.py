@@ -186,6 +186,31 @@ def test_device(path):
     assert dump["extra"]["x"].device.type == "meta"
 
 
+def test_items_and_values_are_what_the_keys_give(path):
+    dump = fs.load(path)
+    by_key = [(key, repr(dump[key])) for key in dump]
+    assert [(key, repr(value)) for key, value in dump.items()] == by_key
+    assert [repr(value) for value in dump.values()] == [text for _, text in by_key]
+    assert len(dump.items()) == len(dump.values()) == len(dump)
+
+
+def test_many_records_are_read_some_at_a_time(tmp_path):
+    file = tmp_path / "a.onnx"
+    model = torch.nn.Identity()
+    with (
+        pytest.warns(FaststealWarning, match="266 records skipped"),
+        fs.steal_forward(("m", model), dump_file=file, storage_limit=8),
+    ):
+        for i in range(400):
+            model(torch.full((1 + i % 3,), float(i)))
+    dump = fs.load(file)
+    assert len(dump.skipped) == 2 * 133
+    for (name, i, kind), value in dump.items():
+        got = value if kind == "O" else value[0][0]
+        assert (name, got.tolist()) == ("m", [float(i)] * (1 + i % 3))
+    assert len(list(dump.items())) == len(dump) == 2 * 267
+
+
 def test_arrays_have_no_device(tmp_path):
     file = tmp_path / "a.onnx"
     array, value = np.arange(3), {"a": np.arange(3), "t": X, "n": np.float32(1.5)}

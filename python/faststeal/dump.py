@@ -7,7 +7,7 @@ the memory map.
 import difflib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -42,6 +42,7 @@ class Key(NamedTuple):
 
 
 AnyKey: TypeAlias = Key | str
+_AT_A_TIME = 256  # records that are read in one call
 _Given: TypeAlias = tuple[str, int, str] | str
 
 
@@ -123,6 +124,7 @@ class Dump(Mapping[AnyKey, Any]):
         self._closed = False
         self._left_out = reader.skipped() if reader.native else []
         self._key_list: list[AnyKey] | None = None
+        self._numbers: dict[object, int] = {}  # of records, once the keys are listed
         self._skipped: _SkippedRecords | None = None
 
     # Mapping
@@ -131,10 +133,7 @@ class Dump(Mapping[AnyKey, Any]):
         index = self._find(key)
         if index < 0 or self._left_out[index]:
             raise self._missing(key)
-        tree, tensors = self._reader.record(index)
-        if self._device is not None:
-            tensors = placed(tree, tensors, self._device)
-        return unflatten(tree, tensors)
+        return self._restored(*self._reader.record(index))
 
     def __contains__(self, key: object) -> bool:
         index = self._find(key)
@@ -146,6 +145,27 @@ class Dump(Mapping[AnyKey, Any]):
 
     def __len__(self) -> int:
         return len(self._left_out) - sum(self._left_out)
+
+    def items(self) -> ItemsView[AnyKey, Any]:
+        """Keys and objects, read some at a time as one goes along: the quickest way to all."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """Objects, read some at a time as one goes along."""
+        return _Values(self)
+
+    def _read_all(self) -> Iterator[tuple[AnyKey, Any]]:
+        keys = self._all_keys()
+        there = [i for i, out in enumerate(self._left_out) if not out]
+        for start in range(0, len(there), _AT_A_TIME):
+            indices = there[start : start + _AT_A_TIME]
+            for i, (tree, tensors) in zip(indices, self._reader.records(indices), strict=True):
+                yield keys[i], self._restored(tree, tensors)
+
+    def _restored(self, tree: str, tensors: list[torch.Tensor]) -> Any:
+        if self._device is not None:
+            tensors = placed(tree, tensors, self._device)
+        return unflatten(tree, tensors)
 
     # A mapping compares its values, which tensors do not do with one answer.
     __eq__ = object.__eq__
@@ -270,9 +290,10 @@ class Dump(Mapping[AnyKey, Any]):
         self._check_open()
         if self._key_list is None:
             self._key_list = [
-                name if kind == "A" else Key(name, iteration, kind)
-                for name, iteration, kind in self._reader.keys()  # noqa: SIM118 - no mapping
+                parts[0] if parts[2] == "A" else tuple.__new__(Key, parts)
+                for parts in self._reader.keys()  # noqa: SIM118 - no mapping
             ]
+            self._numbers = {key: i for i, key in enumerate(self._key_list)}
         return self._key_list
 
     def _read_skipped(self, index: int) -> Skipped:
@@ -307,6 +328,24 @@ class Dump(Mapping[AnyKey, Any]):
         if near:
             return KeyError(f"{there}; the nearest names are {', '.join(map(repr, near))}")
         return KeyError(f"{there}, which has {len(names)} records")
+
+
+class _Items(ItemsView[AnyKey, Any]):
+    def __init__(self, dump: Dump) -> None:
+        super().__init__(dump)
+        self._dump = dump
+
+    def __iter__(self) -> Iterator[tuple[AnyKey, Any]]:
+        return self._dump._read_all()  # noqa: SLF001 - of this module
+
+
+class _Values(ValuesView[Any]):
+    def __init__(self, dump: Dump) -> None:
+        super().__init__(dump)
+        self._dump = dump
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._dump._read_all())  # noqa: SLF001 - of this module
 
 
 class _SkippedRecords(Mapping[AnyKey, Skipped]):

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::layout::{field, CHECKSUM, HINT_FIELD};
-use crate::seen::{Digest, Original};
+use crate::seen::{Digest, Hex, Original};
 use crate::source::Source;
 use crate::wire::{get_varint, FIXED32, FIXED64, LEN, VARINT};
 use crate::{DataType, Error, Result};
@@ -156,7 +156,7 @@ pub(crate) struct TensorHeader<'a> {
     pub(crate) typed: Vec<Field>,
     pub(crate) strings: Vec<Field>,
     pub(crate) location: Option<(String, u64, Option<u64>)>,
-    pub(crate) checksum: Option<Digest>,
+    pub(crate) checksum: Option<Hex>,
     pub(crate) at: u64,
 }
 
@@ -268,8 +268,7 @@ pub(crate) fn parse_tensor<'a>(outer: &Cursor<'a>, tensor: Field) -> Result<Tens
             (field::TENSOR_METADATA, LEN) => {
                 let (key, value) = cursor.entry(f)?;
                 if &*cursor.bytes(key)? == CHECKSUM.as_bytes() {
-                    let text = cursor.text(value)?;
-                    out.checksum = u128::from_str_radix(&text, 16).ok().map(Digest);
+                    out.checksum = cursor.bytes(value)?.first_chunk().copied();
                 }
             }
             _ => {}
@@ -390,7 +389,7 @@ pub(crate) fn parse_original(mut cursor: Cursor, offset: u64) -> Option<Original
     let node = parse_node(&cursor, field).ok()?;
     let tensor = parse_tensor(&cursor, node.tensor?).ok()?;
     Some(Original {
-        digest: tensor.checksum?,
+        digest: Digest::from_hex(&tensor.checksum?)?,
         dtype: tensor.dtype?,
         dims: tensor.dims,
         name: String::from_utf8(node.output.into_owned()).ok()?,

@@ -243,26 +243,48 @@ impl Part {
 
     /// Key and description of the record at `entry`, checked against it.
     pub(crate) fn record_header(&self, entry: [u64; 2]) -> Result<RecordHeader<'_>> {
-        let at = entry[1] & !SKIPPED_FLAG;
-        let mut cursor = self.cursor(at, self.graph.1);
-        let f = match cursor.next()? {
-            Some(f) if (f.number, f.wire) == (field::GRAPH_METADATA, LEN) => f,
-            _ => return cursor.error(at, "expected a record"),
-        };
+        let (cursor, f, at) = self.record_field(entry)?;
         let (key, json) = cursor.entry(f)?;
-        let header =
-            RecordHeader { key: cursor.text(key)?, json: cursor.text(json)?, end: f.end, at };
-        if split_key(&header.key).is_none() {
-            let message = format!("expected name/iteration/kind as a key, found {:?}", header.key);
-            return cursor.error(at, message);
-        }
-        if key_hash(&header.key) != entry[0] {
-            return cursor.error(at, "the record is not the one that the index names");
-        }
+        let key = self.checked_key(&cursor, key, entry)?;
+        let header = RecordHeader { key, json: cursor.text(json)?, end: f.end, at };
         if header.json.as_bytes().starts_with(SKIPPED_START) != (entry[1] & SKIPPED_FLAG != 0) {
             return cursor.error(at, "index and record differ in whether values were left out");
         }
         Ok(header)
+    }
+
+    fn record_field(&self, entry: [u64; 2]) -> Result<(Cursor<'_>, Field, u64)> {
+        let at = entry[1] & !SKIPPED_FLAG;
+        let mut cursor = self.cursor(at, self.graph.1);
+        match cursor.next()? {
+            Some(f) if (f.number, f.wire) == (field::GRAPH_METADATA, LEN) => Ok((cursor, f, at)),
+            _ => cursor.error(at, "expected a record"),
+        }
+    }
+
+    fn checked_key<'a>(
+        &self,
+        cursor: &Cursor<'a>,
+        key: Field,
+        entry: [u64; 2],
+    ) -> Result<Cow<'a, str>> {
+        let at = entry[1] & !SKIPPED_FLAG;
+        let key = cursor.text(key)?;
+        if split_key(&key).is_none() {
+            let message = format!("expected name/iteration/kind as a key, found {key:?}");
+            return Err(self.failure(at, message));
+        }
+        if key_hash(&key) != entry[0] {
+            return cursor.error(at, "the record is not the one that the index names");
+        }
+        Ok(key)
+    }
+
+    /// The key alone of the record at `entry`, checked against it.
+    pub(crate) fn record_key(&self, entry: [u64; 2]) -> Result<Cow<'_, str>> {
+        let (cursor, f, _) = self.record_field(entry)?;
+        let (key, _) = cursor.entry(f)?;
+        self.checked_key(&cursor, key, entry)
     }
 
     /// The tensors behind a record's header, where they stand in a file that nobody reordered.

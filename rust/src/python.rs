@@ -1,5 +1,6 @@
 //! The only file that knows Python: tensors in, tensors out, errors across.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -474,10 +475,15 @@ impl Reader {
 
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let reader = self.open()?;
+        // A name comes again with each call and kind.
+        let mut texts: HashMap<&str, Bound<'py, PyString>> = HashMap::new();
+        let keys = reader.keys()?;
         let out = PyList::empty(py);
-        for key in reader.keys()? {
-            let Some((name, iteration, kind)) = split_key(&key) else { continue };
-            out.append((name, iteration, kind))?;
+        for key in &keys {
+            let Some((name, iteration, kind)) = split_key(key) else { continue };
+            let mut text =
+                |text| texts.entry(text).or_insert_with(|| PyString::new(py, text)).clone();
+            out.append((text(name), iteration, text(kind)))?;
         }
         Ok(out)
     }
@@ -491,15 +497,15 @@ impl Reader {
         Ok(found.and_then(|i| isize::try_from(i).ok()).unwrap_or(-1))
     }
 
-    fn record<'py>(
-        &self,
-        py: Python<'py>,
-        index: usize,
-    ) -> PyResult<(String, Vec<Bound<'py, PyAny>>)> {
-        let api = exchange(py)?;
-        let (tree, tensors) = self.open()?.record(index)?;
-        let tensors: PyResult<_> = tensors.into_iter().map(|t| to_torch(py, api, t)).collect();
-        Ok((tree, tensors?))
+    fn record<'py>(&self, py: Python<'py>, index: usize) -> PyResult<PyRecord<'py>> {
+        read_record(py, exchange(py)?, &*self.open()?, index, &mut HashMap::new())
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // a Python call
+    fn records<'py>(&self, py: Python<'py>, indices: Vec<usize>) -> PyResult<Vec<PyRecord<'py>>> {
+        let (api, reader) = (exchange(py)?, self.open()?);
+        let mut trees = HashMap::new();
+        indices.into_iter().map(|i| read_record(py, api, &reader, i, &mut trees)).collect()
     }
 
     fn info(&self, index: usize) -> PyResult<String> {
@@ -535,6 +541,25 @@ impl Reader {
     fn close(&self) {
         *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
+}
+
+type PyRecord<'py> = (Bound<'py, PyString>, Vec<Bound<'py, PyAny>>);
+
+/// A record's tree and tensors. Trees come again and again: `trees` has those that were made.
+fn read_record<'py>(
+    py: Python<'py>,
+    api: &DLPackExchangeAPI,
+    reader: &reader::Reader,
+    index: usize,
+    trees: &mut HashMap<String, Bound<'py, PyString>>,
+) -> PyResult<PyRecord<'py>> {
+    let (tree, tensors) = reader.record(index)?;
+    let tensors: PyResult<_> = tensors.into_iter().map(|t| to_torch(py, api, t)).collect();
+    let tree = match trees.get(&tree) {
+        Some(made) => made.clone(),
+        None => trees.entry(tree).or_insert_with_key(|tree| PyString::new(py, tree)).clone(),
+    };
+    Ok((tree, tensors?))
 }
 
 #[pyfunction]

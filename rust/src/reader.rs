@@ -108,7 +108,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Format`].
     pub fn keys(&self) -> Result<Vec<Cow<'_, str>>> {
-        self.entries().map(|(part, entry)| Ok(part.record_header(entry)?.key)).collect()
+        self.entries().map(|(part, entry)| part.record_key(entry)).collect()
     }
 
     /// Whether the values of each record were left out.
@@ -131,7 +131,7 @@ impl Reader {
         });
         for &i in by_key.get(&key_hash(key)).into_iter().flatten() {
             let (part, entry) = self.locate(i as usize)?;
-            if part.record_header(entry)?.key == key {
+            if part.record_key(entry)? == key {
                 return Ok(Some(i as usize));
             }
         }
@@ -238,7 +238,8 @@ impl Reader {
         let (part, entry) = self.locate(index)?;
         let key = part.record_header(entry)?.key.into_owned();
         for (i, tensor) in self.record(index)?.1.iter().enumerate() {
-            if tensor.checksum.is_some_and(|sum| sum != Digest::of(tensor.bytes())) {
+            let checksum = tensor.checksum.and_then(|hex| Digest::from_hex(&hex));
+            if checksum.is_some_and(|sum| sum != Digest::of(tensor.bytes())) {
                 problems.push(format!("{key}: tensor {i} is not the one that was written"));
             }
         }

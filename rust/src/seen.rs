@@ -16,12 +16,20 @@ impl Digest {
         Self(XxHash3_128::oneshot(bytes))
     }
 
+    pub(crate) fn from_hex(hex: &Hex) -> Option<Self> {
+        let text = std::str::from_utf8(hex).ok()?;
+        u128::from_str_radix(text, 16).ok().map(Self)
+    }
+
     /// What the map is keyed by: the same bytes of another type are another tensor.
     #[allow(clippy::cast_possible_truncation)] // 64 of 128 bits; the rest is compared on a hit
     fn key(self, dtype: DataType) -> u64 {
         (self.0 as u64) ^ (dtype as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 }
+
+/// A digest as it stands in the file: read only when it is compared.
+pub(crate) type Hex = [u8; 32];
 
 /// A tensor that was stored under its own name.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! What a constant of a model is once it is read.
 
-use crate::seen::Digest;
+use crate::seen::Hex;
 use crate::source::Shared;
 use crate::DataType;
 
@@ -11,7 +11,7 @@ pub struct Tensor {
     /// Sizes, in elements.
     pub dims: Vec<i64>,
     pub(crate) data: Shared,
-    pub(crate) checksum: Option<Digest>,
+    pub(crate) checksum: Option<Hex>,
 }
 
 impl Tensor {
