@@ -197,12 +197,14 @@ def test_items_and_values_are_what_the_keys_give(path):
 def test_many_records_are_read_some_at_a_time(tmp_path):
     file = tmp_path / "a.onnx"
     model = torch.nn.Identity()
-    with (
-        pytest.warns(FaststealWarning, match="266 records skipped"),
-        fs.steal_forward(("m", model), dump_file=file, storage_limit=8),
-    ):
-        for i in range(400):
-            model(torch.full((1 + i % 3,), float(i)))
+
+    def run():
+        with fs.steal_forward(("m", model), dump_file=file, storage_limit=8):
+            for i in range(400):
+                model(torch.full((1 + i % 3,), float(i)))
+
+    with pytest.warns(FaststealWarning, match="266 records skipped"):
+        run()
     dump = fs.load(file)
     assert len(dump.skipped) == 2 * 133
     for (name, i, kind), value in dump.items():

@@ -392,6 +392,9 @@ class _Foreign(Dump):
         self._positions: dict[object, int] = {key: i for i, key in enumerate(self._values)}
         self._left_out = [False] * len(self._values)
 
+    def _read_all(self) -> Iterator[tuple[AnyKey, Any]]:
+        return ((key, self[key]) for key in self._values)
+
     def __getitem__(self, key: Any) -> Any:
         if self._find(key) < 0:
             raise self._missing(key)
