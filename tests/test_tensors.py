@@ -30,7 +30,7 @@ ORDINARY = [
     *(torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32),
     *(torch.uint64, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
 ]
-FLOAT8 = [dtype for dtype in PLAIN_DTYPES if dtype not in ORDINARY]
+FLOAT8 = sorted(PLAIN_DTYPES.difference(ORDINARY), key=str)
 COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
 
 
