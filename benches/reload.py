@@ -30,15 +30,22 @@ def ours(path: Path) -> object:
     return dict(faststeal.load(path).items())
 
 
-def seconds(read: Callable[[], object], rounds: int) -> list[float]:
-    """Of each round; what was read is freed outside of the time."""
-    out = []
-    for _ in range(rounds):
-        gc.collect()
-        start = time.perf_counter()
-        value = read()
-        out.append(time.perf_counter() - start)
-        del value
+def seconds(readers: dict[str, tuple[Callable[[], object], int]]) -> dict[str, list[float]]:
+    """Of each round of each reader, in turns; what was read is freed outside of the time.
+
+    The collector is off meanwhile, as in `timeit`.
+    """
+    gc.collect()
+    gc.disable()
+    out: dict[str, list[float]] = {name: [] for name in readers}
+    for i in range(max(rounds for _, rounds in readers.values())):
+        for name, (read, rounds) in readers.items():
+            if i < rounds:
+                start = time.perf_counter()
+                value = read()
+                out[name].append(time.perf_counter() - start)
+                del value
+    gc.enable()
     return out
 
 
@@ -77,7 +84,7 @@ def large_dump(folder: Path, size: str, rounds: int) -> None:
     }
     print(f"{count} tensors, {path.stat().st_size / 1e6:.0f} MB")
     print(f"{'':24}{'median ms':>12}{'min ms':>10}{'us a tensor':>13}{'of safetensors':>16}")
-    results = {name: seconds(read, n) for name, (read, n) in readers.items()}
+    results = seconds(readers)
     base = statistics.median(results["safetensors load_file"])
     for name, times in results.items():
         median = statistics.median(times)
@@ -97,19 +104,17 @@ def many_records(folder: Path, records: int, rounds: int) -> None:
         key = f"model.layers.{i % 32}.mlp/{i // 32}/O"
         writer.write(key, key, '{"tensor":0}', [""], [value], '"training":false')
     writer.close()
-    opening = seconds(lambda: faststeal.load(path), rounds)
 
     def first_key() -> object:
         return faststeal.load(path)["model.layers.31.mlp", 17, "O"]
 
-    asked = seconds(first_key, rounds)
-    listed = seconds(lambda: list(faststeal.load(path)), rounds)
+    readers: dict[str, tuple[Callable[[], object], int]] = {
+        "open": (lambda: faststeal.load(path), rounds),
+        "open, read one key": (first_key, rounds),
+        "open, list all keys": (lambda: list(faststeal.load(path)), rounds),
+    }
     print(f"\n{records} records, {path.stat().st_size / 1e6:.0f} MB, warm, median (min) ms")
-    for what, times in (
-        ("open", opening),
-        ("open, read one key", asked),
-        ("open, list all keys", listed),
-    ):
+    for what, times in seconds(readers).items():
         print(f"{what:24}{1e3 * statistics.median(times):10.2f} ({1e3 * min(times):.2f})")
 
 

@@ -154,8 +154,10 @@ class Reader:
         """Number of the record with this key, -1 if there is none."""
     def record(self, index: int) -> tuple[str, list[Tensor]]:
         """The tree (JSON text) of a record and its tensors, which share memory with the map."""
-    def records(self, indices: Sequence[int]) -> list[tuple[str, list[Tensor]]]:
-        """What `record` gives for each of `indices`, in one call."""
+    def records(
+        self, indices: Sequence[int]
+    ) -> list[tuple[tuple[str, int, str], str, list[Tensor]]]:
+        """Key, tree and tensors of each of `indices`, in one call."""
     def info(self, index: int) -> str:
         """Everything known of a record but its values: JSON text, an object.
 

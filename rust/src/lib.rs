@@ -9,6 +9,7 @@ mod dtype;
 mod error;
 mod gather;
 mod layout;
+mod native;
 mod parse;
 mod part;
 mod reader;

@@ -15,24 +15,68 @@ use crate::{DataType, Error, Result};
 pub(crate) const MOST_NAME: usize = 64 << 10;
 pub(crate) const MOST_RANK: usize = 64;
 
+/// The most bytes of a tag and a length or number.
+const MOST_TAG: usize = 20;
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field {
     pub(crate) number: u32,
     pub(crate) wire: u8,
-    /// The number itself for varints and fixed widths.
+    /// The number itself for varints and fixed widths, else the length.
     pub(crate) value: u64,
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
 pub(crate) struct Cursor<'a> {
-    pub(crate) path: &'a Path,
-    pub(crate) source: &'a Source,
+    path: &'a Path,
+    source: &'a Source,
+    /// All of the source, where it is in memory.
+    memory: Option<&'a [u8]>,
     pub(crate) position: u64,
     pub(crate) end: u64,
 }
 
+/// The field that `bytes` begin with, which stand at `at`; else how far in, what was expected.
+fn parse_field(bytes: &[u8], at: u64) -> std::result::Result<Field, (u64, String)> {
+    let Some((tag, n)) = get_varint(bytes) else {
+        return Err((0, "expected a field, found no tag".into()));
+    };
+    let Ok(number @ 1..=0x1fff_ffff) = u32::try_from(tag >> 3) else {
+        return Err((0, format!("expected a field, found number {}", tag >> 3)));
+    };
+    let (rest, n) = (&bytes[n..], n as u64);
+    let field = |value, skipped: usize, len: u64| {
+        let start = at + n + skipped as u64;
+        let wire = (tag & 7) as u8;
+        Ok(Field { number, wire, value, start, end: start.saturating_add(len) })
+    };
+    match (tag & 7) as u8 {
+        VARINT => match get_varint(rest) {
+            Some((value, m)) => field(value, 0, m as u64),
+            None => Err((n, "expected a varint".into())),
+        },
+        LEN => match get_varint(rest) {
+            Some((length, m)) => field(length, m, length),
+            None => Err((n, "expected a length".into())),
+        },
+        FIXED64 => match rest.first_chunk() {
+            Some(b) => field(u64::from_le_bytes(*b), 0, 8),
+            None => Err((n, "expected eight bytes".into())),
+        },
+        FIXED32 => match rest.first_chunk() {
+            Some(b) => field(u32::from_le_bytes(*b).into(), 0, 4),
+            None => Err((n, "expected four bytes".into())),
+        },
+        other => Err((0, format!("expected a field, found wire type {other}"))),
+    }
+}
+
 impl<'a> Cursor<'a> {
+    pub(crate) fn new(path: &'a Path, source: &'a Source, position: u64, end: u64) -> Self {
+        Self { path, source, memory: source.memory(), position, end }
+    }
+
     pub(crate) fn error<T>(&self, offset: u64, message: impl Into<String>) -> Result<T> {
         Err(Error::Format { path: self.path.to_owned(), offset, message: message.into() })
     }
@@ -43,51 +87,26 @@ impl<'a> Cursor<'a> {
             return Ok(None);
         }
         let at = self.position;
-        let left = usize::try_from(self.end - at).unwrap_or(usize::MAX);
-        let Some(bytes) = self.source.peek(at, left.min(20)) else {
-            return self.error(at, "cannot be read");
+        let left = usize::try_from(self.end - at).unwrap_or(usize::MAX).min(MOST_TAG);
+        let parsed = match self.memory {
+            Some(memory) => usize::try_from(at)
+                .ok()
+                .and_then(|at| memory.get(at..))
+                .map(|rest| parse_field(&rest[..left.min(rest.len())], at)),
+            None => self.source.with(at, left, |bytes| parse_field(bytes, at)),
         };
-        let Some((tag, n)) = get_varint(&bytes) else {
-            return self.error(at, "expected a field, found no tag");
+        let field = match parsed {
+            Some(Ok(field)) => field,
+            Some(Err((n, message))) => return self.error(at + n, message),
+            None => return self.error(at, "cannot be read"),
         };
-        let (number, wire) = (tag >> 3, (tag & 7) as u8);
-        if number == 0 || number > 0x1fff_ffff {
-            return self.error(at, format!("expected a field, found number {number}"));
+        if field.end > self.end {
+            let (number, length) = (field.number, field.value);
+            let left = self.end.saturating_sub(field.start);
+            return self.error(at, format!("field {number} has {length} bytes, {left} are left"));
         }
-        let start = at + n as u64;
-        let (value, start, end) = match wire {
-            VARINT => match get_varint(&bytes[n..]) {
-                Some((value, m)) => (value, start, start + m as u64),
-                None => return self.error(start, "expected a varint"),
-            },
-            LEN => match get_varint(&bytes[n..]) {
-                Some((length, m)) => {
-                    let start = start + m as u64;
-                    if length > self.end.saturating_sub(start) {
-                        let left = self.end.saturating_sub(start);
-                        return self.error(
-                            at,
-                            format!("field {number} has {length} bytes, {left} are left"),
-                        );
-                    }
-                    (0, start, start + length)
-                }
-                None => return self.error(start, "expected a length"),
-            },
-            FIXED64 => match bytes.get(n..n + 8).and_then(|b| b.first_chunk()) {
-                Some(b) => (u64::from_le_bytes(*b), start, start + 8),
-                None => return self.error(start, "expected eight bytes"),
-            },
-            FIXED32 => match bytes.get(n..n + 4).and_then(|b| b.first_chunk()) {
-                Some(b) => (u32::from_le_bytes(*b).into(), start, start + 4),
-                None => return self.error(start, "expected four bytes"),
-            },
-            other => return self.error(at, format!("expected a field, found wire type {other}")),
-        };
-        self.position = end;
-        #[allow(clippy::cast_possible_truncation)] // checked above
-        let number = number as u32;
-        Ok(Some(Field { number, wire, value, start, end }))
+        self.position = field.end;
+        Ok(Some(field))
     }
 
     pub(crate) fn inside(&self, field: Field) -> Cursor<'a> {
@@ -143,7 +162,6 @@ pub(crate) struct Node<'a> {
     pub(crate) output: Cow<'a, [u8]>,
     pub(crate) tensor: Option<Field>,
     pub(crate) hint: Option<u64>,
-    pub(crate) at: u64,
 }
 
 /// Where the bytes of a `TensorProto` are.
@@ -156,8 +174,25 @@ pub(crate) struct TensorHeader<'a> {
     pub(crate) typed: Vec<Field>,
     pub(crate) strings: Vec<Field>,
     pub(crate) location: Option<(String, u64, Option<u64>)>,
-    pub(crate) checksum: Option<Hex>,
     pub(crate) at: u64,
+    pub(crate) end: u64,
+}
+
+impl TensorHeader<'_> {
+    pub(crate) fn new(at: u64, end: u64) -> Self {
+        Self {
+            name: Cow::default(),
+            dtype: None,
+            code: 0,
+            dims: Vec::new(),
+            raw: None,
+            typed: Vec::new(),
+            strings: Vec::new(),
+            location: None,
+            at,
+            end,
+        }
+    }
 }
 
 pub(crate) fn parse_node<'a>(outer: &Cursor<'a>, node: Field) -> Result<Node<'a>> {
@@ -168,7 +203,6 @@ pub(crate) fn parse_node<'a>(outer: &Cursor<'a>, node: Field) -> Result<Node<'a>
         output: Cow::default(),
         tensor: None,
         hint: None,
-        at: node.start,
     };
     let mut outputs = 0;
     while let Some(f) = cursor.next()? {
@@ -218,18 +252,7 @@ pub(crate) fn parse_value_attribute(outer: &Cursor, attribute: Field) -> Result<
 
 pub(crate) fn parse_tensor<'a>(outer: &Cursor<'a>, tensor: Field) -> Result<TensorHeader<'a>> {
     let mut cursor = outer.inside(tensor);
-    let mut out = TensorHeader {
-        name: Cow::default(),
-        dtype: None,
-        code: 0,
-        dims: Vec::new(),
-        raw: None,
-        typed: Vec::new(),
-        strings: Vec::new(),
-        location: None,
-        checksum: None,
-        at: tensor.start,
-    };
+    let mut out = TensorHeader::new(tensor.start, tensor.end);
     let (mut external, mut is_external) = (Vec::new(), false);
     while let Some(f) = cursor.next()? {
         match (f.number, f.wire) {
@@ -265,12 +288,6 @@ pub(crate) fn parse_tensor<'a>(outer: &Cursor<'a>, tensor: Field) -> Result<Tens
             (field::TENSOR_STRING_DATA, LEN) => out.strings.push(f),
             (field::TENSOR_EXTERNAL_DATA, LEN) => external.push(cursor.entry(f)?),
             (field::TENSOR_DATA_LOCATION, VARINT) => is_external = f.value == 1,
-            (field::TENSOR_METADATA, LEN) => {
-                let (key, value) = cursor.entry(f)?;
-                if &*cursor.bytes(key)? == CHECKSUM.as_bytes() {
-                    out.checksum = cursor.bytes(value)?.first_chunk().copied();
-                }
-            }
             _ => {}
         }
     }
@@ -278,6 +295,20 @@ pub(crate) fn parse_tensor<'a>(outer: &Cursor<'a>, tensor: Field) -> Result<Tens
         out.location = Some(parse_external(&cursor, tensor, &external)?);
     }
     Ok(out)
+}
+
+/// The checksum in the metadata of the tensor that the cursor goes through.
+pub(crate) fn parse_checksum(mut cursor: Cursor) -> Result<Option<Hex>> {
+    let mut found = None;
+    while let Some(f) = cursor.next()? {
+        if (f.number, f.wire) == (field::TENSOR_METADATA, LEN) {
+            let (key, value) = cursor.entry(f)?;
+            if &*cursor.bytes(key)? == CHECKSUM.as_bytes() {
+                found = cursor.bytes(value)?.first_chunk().copied();
+            }
+        }
+    }
+    Ok(found)
 }
 
 pub(crate) fn parse_external(
@@ -327,56 +358,15 @@ pub(crate) fn output_name<'a>(outer: &Cursor<'a>, output: Field) -> Result<Cow<'
     cursor.error(output.start, "expected a name in an output")
 }
 
-/// The sizes of a graph output.
-pub(crate) fn output_dims(outer: &Cursor, output: Field) -> Result<Vec<i64>> {
-    let mut cursor = outer.inside(output);
-    while let Some(f) = cursor.next()? {
-        if (f.number, f.wire) != (field::VALUE_TYPE, LEN) {
-            continue;
-        }
-        let mut types = cursor.inside(f);
-        while let Some(f) = types.next()? {
-            if (f.number, f.wire) == (field::TYPE_TENSOR, LEN) {
-                return tensor_type_dims(&types, f);
-            }
-        }
-    }
-    cursor.error(output.start, "expected the shape of an output")
-}
-
-fn tensor_type_dims(outer: &Cursor, tensor: Field) -> Result<Vec<i64>> {
-    let mut cursor = outer.inside(tensor);
-    let mut dims = Vec::new();
-    while let Some(f) = cursor.next()? {
-        if (f.number, f.wire) != (field::TENSOR_TYPE_SHAPE, LEN) {
-            continue;
-        }
-        let mut shape = cursor.inside(f);
-        while let Some(f) = shape.next()? {
-            if (f.number, f.wire) != (field::SHAPE_DIM, LEN) {
-                continue;
-            }
-            let (mut dim, mut value) = (shape.inside(f), 0);
-            while let Some(f) = dim.next()? {
-                if (f.number, f.wire) == (field::DIM_VALUE, VARINT) {
-                    value = f.value;
-                }
-            }
-            push_dim(&shape, &mut dims, f.start, value)?;
-        }
-    }
-    Ok(dims)
-}
-
 /// The Constant whose node begins at `offset`, in a file that this process is writing.
 pub(crate) fn read_original(file: &File, offset: u64) -> Option<Original> {
     // A header is the names and the sizes: a second read is for very long names only.
     for window in [1 << 12, 1 << 18] {
-        let len = file.metadata().ok()?.len();
-        let mut bytes = vec![0; usize::try_from(len.checked_sub(offset)?).ok()?.min(window)];
+        let left = file.metadata().ok()?.len().checked_sub(offset)?;
+        let mut bytes = vec![0; usize::try_from(left).ok()?.min(window)];
         file.read_exact_at(&mut bytes, offset).ok()?;
-        let source = Source::window(offset, bytes, len);
-        let cursor = Cursor { path: Path::new(""), source: &source, position: offset, end: len };
+        let source = Source::start(&bytes, left);
+        let cursor = Cursor::new(Path::new(""), &source, 0, left);
         if let Some(original) = parse_original(cursor, offset) {
             return Some(original);
         }
@@ -388,8 +378,9 @@ pub(crate) fn parse_original(mut cursor: Cursor, offset: u64) -> Option<Original
     let field = cursor.next().ok()??;
     let node = parse_node(&cursor, field).ok()?;
     let tensor = parse_tensor(&cursor, node.tensor?).ok()?;
+    let checksum = parse_checksum(cursor.inside(node.tensor?)).ok()??;
     Some(Original {
-        digest: Digest::from_hex(&tensor.checksum?)?,
+        digest: Digest::from_hex(&checksum)?,
         dtype: tensor.dtype?,
         dims: tensor.dims,
         name: String::from_utf8(node.output.into_owned()).ok()?,

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use crate::disk::open_regular;
 use crate::error::AtPath;
 use crate::layout::{field, COMPLETE, INDEX_FIELD, PROVENANCE};
+use crate::native::{self, Found, Piece};
 use crate::parse::{
-    elements, output_dims, output_name, parse_node, parse_tensor, typed_bytes, Cursor, Field, Node,
-    TensorHeader, MOST_RANK,
+    elements, parse_node, parse_tensor, typed_bytes, Cursor, Field, TensorHeader, MOST_RANK,
 };
 use crate::record::{key_hash, split_key, SKIPPED_FLAG};
 use crate::source::{open_external, Memory, Mode, Shared, Source};
@@ -105,7 +105,7 @@ impl Part {
     }
 
     pub(crate) fn cursor(&self, position: u64, end: u64) -> Cursor<'_> {
-        Cursor { path: &self.path, source: &self.source, position, end }
+        Cursor::new(&self.path, &self.source, position, end)
     }
 
     pub(crate) fn failure(&self, offset: u64, message: String) -> Error {
@@ -171,8 +171,8 @@ impl Part {
     /// Whether zeros are all that stands at the end: what a capture that was killed while its file
     /// grew leaves behind the graph. The first and the last page tell; holes are not read.
     fn is_zero(&self, at: u64) -> bool {
-        let page =
-            |at| self.source.peek(at, 4096).is_some_and(|bytes| bytes.iter().all(|b| *b == 0));
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        let page = |at| self.source.with(at, 4096, is_zero) == Some(true);
         page(at) && page(self.source.len.saturating_sub(4096).max(at))
     }
 
@@ -235,8 +235,9 @@ impl Part {
             if split_key(&key).is_none() {
                 continue;
             }
-            let json = self.source.peek(value.start, SKIPPED_START.len());
-            let skipped = json.is_some_and(|json| *json == *SKIPPED_START);
+            let is_skipped = |json: &[u8]| json == SKIPPED_START;
+            let len = SKIPPED_START.len();
+            let skipped = self.source.with(value.start, len, is_skipped) == Some(true);
             out.push([key_hash(&key), if skipped { at | SKIPPED_FLAG } else { at }]);
         }
     }
@@ -246,7 +247,7 @@ impl Part {
         let (cursor, f, at) = self.record_field(entry)?;
         let (key, json) = cursor.entry(f)?;
         let key = self.checked_key(&cursor, key, entry)?;
-        let header = RecordHeader { key, json: cursor.text(json)?, end: f.end, at };
+        let header = RecordHeader { key, json: cursor.text(json)?, at };
         if header.json.as_bytes().starts_with(SKIPPED_START) != (entry[1] & SKIPPED_FLAG != 0) {
             return cursor.error(at, "index and record differ in whether values were left out");
         }
@@ -287,82 +288,44 @@ impl Part {
         self.checked_key(&cursor, key, entry)
     }
 
-    /// The tensors behind a record's header, where they stand in a file that nobody reordered.
-    pub(crate) fn tensors_in_place(
-        &self,
-        header: &RecordHeader,
-        count: usize,
-    ) -> Result<Option<Vec<Tensor>>> {
-        let mut cursor = self.cursor(header.end, self.graph.1);
-        let mut outputs = Vec::new();
-        while outputs.len() < count {
-            match cursor.next()? {
-                Some(f) if (f.number, f.wire) == (field::GRAPH_OUTPUT, LEN) => outputs.push(f),
-                _ => return Ok(None),
-            }
+    /// Reads the record at `entry`, if it stands as it was written.
+    pub(crate) fn read_in_place(&self, entry: [u64; 2], found: &mut Found) -> Result<bool> {
+        let at = entry[1];
+        if !self.in_place || at & SKIPPED_FLAG != 0 {
+            return Ok(false);
         }
-        let mut tensors = Vec::with_capacity(count);
-        for output in outputs {
-            let name = output_name(&cursor, output)?;
-            let node = loop {
-                let node = match cursor.next()? {
-                    Some(f) if (f.number, f.wire) == (field::GRAPH_NODE, LEN) => {
-                        parse_node(&cursor, f)?
+        let Some(mut at) = self.source.find(at, |piece| native::record(piece, found)) else {
+            return Ok(false);
+        };
+        if key_hash(&found.key) != entry[0] || split_key(&found.key).is_none() {
+            return Ok(false);
+        }
+        for i in 0..found.len() {
+            let (name, dims) = found.output(i);
+            let Some((node, end)) = self.source.find(at, |piece| native::node(piece, name)) else {
+                return Ok(false);
+            };
+            if end > self.graph.1 {
+                return Ok(false);
+            }
+            let tensor = match node {
+                native::Node::Constant(header) => self.tensor(header)?,
+                native::Node::Alias { original, hint } => {
+                    if hint < self.graph.0 || hint >= at {
+                        return Ok(false);
                     }
-                    _ => return Ok(None),
-                };
-                if node.output == name {
-                    break node;
-                }
-                if *node.op != *b"Constant" || !node.output.ends_with(b"//shape") {
-                    return Ok(None);
+                    let find = |piece: &mut Piece| native::constant(piece, &original);
+                    // A hint into the middle of something may read as anything.
+                    let Some((header, _)) = self.source.find(hint, find) else {
+                        return Ok(false);
+                    };
+                    self.reshaped(self.tensor(header)?, dims, at)?
                 }
             };
-            match self.follow_hint(&cursor, &node, output)? {
-                Some(tensor) => tensors.push(tensor),
-                None => return Ok(None),
-            }
+            found.tensors.push(tensor);
+            at = end;
         }
-        Ok(Some(tensors))
-    }
-
-    /// A Constant, or an alias whose original stands where its hint says.
-    pub(crate) fn follow_hint(
-        &self,
-        cursor: &Cursor,
-        node: &Node,
-        output: Field,
-    ) -> Result<Option<Tensor>> {
-        if let (b"Constant", Some(tensor)) = (&*node.op, node.tensor) {
-            return self.tensor(parse_tensor(cursor, tensor)?).map(Some);
-        }
-        let (b"Identity" | b"Reshape", Some(hint), Some(name)) =
-            (&*node.op, node.hint, node.inputs.first())
-        else {
-            return Ok(None);
-        };
-        if hint < self.graph.0 || hint >= node.at {
-            return Ok(None);
-        }
-        let mut there = self.cursor(hint, self.graph.1);
-        // A hint into the middle of something may parse as anything, or not at all.
-        let Ok(Some(f)) = there.next() else {
-            return Ok(None);
-        };
-        if (f.number, f.wire) != (field::GRAPH_NODE, LEN) {
-            return Ok(None);
-        }
-        let Ok(original) = parse_node(&there, f) else {
-            return Ok(None);
-        };
-        let (b"Constant", Some(tensor), true) =
-            (&*original.op, original.tensor, original.output == *name)
-        else {
-            return Ok(None);
-        };
-        let tensor = self.tensor(parse_tensor(&there, tensor)?)?;
-        let dims = output_dims(cursor, output)?;
-        self.reshaped(tensor, &dims, node.at).map(Some)
+        Ok(true)
     }
 
     pub(crate) fn reshaped(&self, mut tensor: Tensor, dims: &[i64], at: u64) -> Result<Tensor> {
@@ -370,7 +333,8 @@ impl Part {
             let message = format!("{:?} cannot have the shape {dims:?}", tensor.dims);
             return self.cursor(at, at).error(at, message);
         }
-        tensor.dims = dims.to_vec();
+        tensor.dims.clear();
+        tensor.dims.extend_from_slice(dims);
         Ok(tensor)
     }
 
@@ -514,31 +478,45 @@ impl Part {
             cursor.error(header.at, message)
         };
         let align = usize::from(dtype.bits()).div_ceil(8);
-        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(memory) = copies.get(&header.at).and_then(Weak::upgrade) {
-            let len = memory.bytes().len();
-            let data = Shared { memory, offset: 0, len };
-            return Ok(Tensor { dtype, dims: header.dims, data, checksum: header.checksum });
-        }
-        let data = if let Some((location, offset, length)) = &header.location {
-            have(length.unwrap_or(need))?;
-            self.share_external(header.at, location, *offset, need, align)?
-        } else if header.typed.is_empty() {
-            let (start, end) = header.raw.map_or((0, 0), |raw| (raw.start, raw.end));
+        let is_raw = header.typed.is_empty() && header.location.is_none();
+        let (start, end) = header.raw.map_or((0, 0), |raw| (raw.start, raw.end));
+        if is_raw {
             have(end - start)?;
-            self.source.share(start, end - start, align).at(&self.path)?
-        } else {
-            let bytes = typed_bytes(&cursor, dtype, &header.typed, header.at)?;
-            have(bytes.len() as u64)?;
-            Shared::owned(&bytes)
+        }
+        let view = self.source.view(start, end - start, align).filter(|_| is_raw);
+        let data = match view {
+            Some(view) => view,
+            None => self.copied(header.at, || match &header.location {
+                Some((location, offset, length)) => {
+                    have(length.unwrap_or(need))?;
+                    self.share_external(header.at, location, *offset, need, align)
+                }
+                None if is_raw => self.source.share(start, end - start, align).at(&self.path),
+                None => {
+                    let bytes = typed_bytes(&cursor, dtype, &header.typed, header.at)?;
+                    have(bytes.len() as u64)?;
+                    Ok(Shared::owned(&bytes))
+                }
+            })?,
         };
         if dtype == DataType::Bool && data.bytes().iter().any(|byte| *byte > 1) {
             return cursor.error(header.at, "expected 0 or 1 in a bool tensor");
         }
-        if data.is_copy() {
-            copies.insert(header.at, Arc::downgrade(&data.memory));
+        Ok(Tensor { dtype, dims: header.dims, data, message: (header.at, header.end) })
+    }
+
+    /// What `make` gives for the tensor at `at`; if that is a copy, the one that is there.
+    fn copied(&self, at: u64, make: impl FnOnce() -> Result<Shared>) -> Result<Shared> {
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = copies.get(&at).and_then(Weak::upgrade) {
+            let len = memory.bytes().len();
+            return Ok(Shared { memory, offset: 0, len });
         }
-        Ok(Tensor { dtype, dims: header.dims, data, checksum: header.checksum })
+        let data = make()?;
+        if data.is_copy() {
+            copies.insert(at, Arc::downgrade(&data.memory));
+        }
+        Ok(data)
     }
 
     pub(crate) fn share_external(
@@ -595,7 +573,6 @@ const SKIPPED_START: &[u8] = br#"{"n":0,"skipped":"#;
 pub(crate) struct RecordHeader<'a> {
     pub(crate) key: Cow<'a, str>,
     pub(crate) json: Cow<'a, str>,
-    pub(crate) end: u64,
     pub(crate) at: u64,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::hash::BuildHasherDefault;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
@@ -18,8 +19,10 @@ use crate::dlpack::{
     DLDataType, DLDevice, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, CPU,
     FLAG_READ_ONLY, VERSION,
 };
+use crate::native::Found;
 use crate::parse::MOST_RANK;
-use crate::record::split_key;
+use crate::record::{key_hash, split_key};
+use crate::seen::Identity;
 use crate::source::{Memory, Shared};
 use crate::value::{Output, Tensor};
 use crate::{reader, writer, DataType, Error, Leaf, Mode, Options, Record, TensorRef};
@@ -226,8 +229,8 @@ fn element_type(dtype: DLDataType) -> Option<DataType> {
 struct View {
     // Freed with the view; never read.
     _memory: Arc<Memory>,
+    /// Sizes, then strides.
     shape: Vec<i64>,
-    strides: Vec<i64>,
     managed: DLManagedTensorVersioned,
 }
 
@@ -246,11 +249,12 @@ fn to_torch<'py>(
     api: &DLPackExchangeAPI,
     tensor: Tensor,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (dtype, shape, data) = tensor.for_torch();
+    let (dtype, mut shape, data) = tensor.for_torch();
     let Shared { memory, offset, .. } = data;
-    let mut strides = vec![1i64; shape.len()];
-    for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));
+    let rank = shape.len();
+    shape.resize(2 * rank, 1);
+    for i in (1..rank).rev() {
+        shape[rank + i - 1] = shape[rank + i].saturating_mul(shape[i].max(1));
     }
     let code = dtype.dlpack_code().unwrap_or(1);
     let lanes = if dtype == DataType::Float4E2M1 { 2 } else { 1 };
@@ -258,7 +262,6 @@ fn to_torch<'py>(
     let mut view = Box::new(View {
         _memory: memory,
         shape,
-        strides,
         managed: DLManagedTensorVersioned {
             version: VERSION,
             manager_ctx: std::ptr::null_mut(),
@@ -277,9 +280,9 @@ fn to_torch<'py>(
     });
     // A read-only mapping is not flagged: torch would warn at each tensor and do no more.
     view.managed.flags &= !FLAG_READ_ONLY;
-    view.managed.dl_tensor.ndim = i32::try_from(view.shape.len()).unwrap_or(0);
+    view.managed.dl_tensor.ndim = i32::try_from(rank).unwrap_or(0);
     view.managed.dl_tensor.shape = view.shape.as_mut_ptr();
-    view.managed.dl_tensor.strides = view.strides.as_mut_ptr();
+    view.managed.dl_tensor.strides = view.shape[rank..].as_mut_ptr();
     let Some(make) = api.managed_tensor_to_py_object_no_sync else {
         return Err(PyRuntimeError::new_err("torch offers no way to make a tensor"));
     };
@@ -295,6 +298,14 @@ fn to_torch<'py>(
         }
         Bound::from_owned_ptr_or_err(py, object.cast::<ffi::PyObject>())
     }
+}
+
+fn all_to_torch<'py>(
+    py: Python<'py>,
+    api: &DLPackExchangeAPI,
+    tensors: impl IntoIterator<Item = Tensor>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    tensors.into_iter().map(|tensor| to_torch(py, api, tensor)).collect()
 }
 
 #[pyclass(module = "faststeal._core", frozen)]
@@ -473,19 +484,10 @@ impl Reader {
         Ok(self.open()?.provenance().to_owned())
     }
 
-    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let reader = self.open()?;
-        // A name comes again with each call and kind.
-        let mut texts: HashMap<&str, Bound<'py, PyString>> = HashMap::new();
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Vec<PyKey<'py>>> {
+        let (reader, mut texts) = (self.open()?, Texts::default());
         let keys = reader.keys()?;
-        let out = PyList::empty(py);
-        for key in &keys {
-            let Some((name, iteration, kind)) = split_key(key) else { continue };
-            let mut text =
-                |text| texts.entry(text).or_insert_with(|| PyString::new(py, text)).clone();
-            out.append((text(name), iteration, text(kind)))?;
-        }
-        Ok(out)
+        Ok(keys.iter().filter_map(|key| texts.key(py, key)).collect())
     }
 
     fn skipped(&self) -> PyResult<Vec<bool>> {
@@ -497,15 +499,28 @@ impl Reader {
         Ok(found.and_then(|i| isize::try_from(i).ok()).unwrap_or(-1))
     }
 
-    fn record<'py>(&self, py: Python<'py>, index: usize) -> PyResult<PyRecord<'py>> {
-        read_record(py, exchange(py)?, &*self.open()?, index, &mut HashMap::new())
+    fn record<'py>(
+        &self,
+        py: Python<'py>,
+        index: usize,
+    ) -> PyResult<(String, Vec<Bound<'py, PyAny>>)> {
+        let (api, (tree, tensors)) = (exchange(py)?, self.open()?.record(index)?);
+        Ok((tree, all_to_torch(py, api, tensors)?))
     }
 
     #[allow(clippy::needless_pass_by_value)] // a Python call
     fn records<'py>(&self, py: Python<'py>, indices: Vec<usize>) -> PyResult<Vec<PyRecord<'py>>> {
         let (api, reader) = (exchange(py)?, self.open()?);
-        let mut trees = HashMap::new();
-        indices.into_iter().map(|i| read_record(py, api, &reader, i, &mut trees)).collect()
+        let (mut texts, mut found) = (Texts::default(), Found::default());
+        let read = |i| {
+            reader.read(i, &mut found)?;
+            let Some(key) = texts.key(py, &found.key) else {
+                return Err(PyValueError::new_err(format!("record {i} has no key")));
+            };
+            let tensors = all_to_torch(py, api, found.tensors.drain(..))?;
+            Ok((key, texts.text(py, &found.tree), tensors))
+        };
+        indices.into_iter().map(read).collect()
     }
 
     fn info(&self, index: usize) -> PyResult<String> {
@@ -519,9 +534,7 @@ impl Reader {
             let value = match value {
                 Output::Tensor(tensor) => to_torch(py, api, tensor)?,
                 Output::Sequence(tensors) => {
-                    let tensors: PyResult<Vec<_>> =
-                        tensors.into_iter().map(|t| to_torch(py, api, t)).collect();
-                    PyList::new(py, tensors?)?.into_any()
+                    PyList::new(py, all_to_torch(py, api, tensors)?)?.into_any()
                 }
                 Output::Strings(strings) => {
                     let strings = strings.iter().map(|s| PyBytes::new(py, s));
@@ -543,23 +556,31 @@ impl Reader {
     }
 }
 
-type PyRecord<'py> = (Bound<'py, PyString>, Vec<Bound<'py, PyAny>>);
+type PyKey<'py> = (Bound<'py, PyString>, u64, Bound<'py, PyString>);
+type PyRecord<'py> = (PyKey<'py>, Bound<'py, PyString>, Vec<Bound<'py, PyAny>>);
 
-/// A record's tree and tensors. Trees come again and again: `trees` has those that were made.
-fn read_record<'py>(
-    py: Python<'py>,
-    api: &DLPackExchangeAPI,
-    reader: &reader::Reader,
-    index: usize,
-    trees: &mut HashMap<String, Bound<'py, PyString>>,
-) -> PyResult<PyRecord<'py>> {
-    let (tree, tensors) = reader.record(index)?;
-    let tensors: PyResult<_> = tensors.into_iter().map(|t| to_torch(py, api, t)).collect();
-    let tree = match trees.get(&tree) {
-        Some(made) => made.clone(),
-        None => trees.entry(tree).or_insert_with_key(|tree| PyString::new(py, tree)).clone(),
-    };
-    Ok((tree, tensors?))
+/// Texts come again and again: names with each call and kind, trees with most calls.
+#[derive(Default)]
+struct Texts<'py> {
+    /// By their hash: those that share one are made again.
+    made: HashMap<u64, (String, Bound<'py, PyString>), BuildHasherDefault<Identity>>,
+}
+
+impl<'py> Texts<'py> {
+    fn text(&mut self, py: Python<'py>, text: &str) -> Bound<'py, PyString> {
+        let new = || (text.to_owned(), PyString::new(py, text));
+        let (known, object) = self.made.entry(key_hash(text)).or_insert_with(new);
+        if known == text {
+            object.clone()
+        } else {
+            PyString::new(py, text)
+        }
+    }
+
+    fn key(&mut self, py: Python<'py>, key: &str) -> Option<PyKey<'py>> {
+        let (name, iteration, kind) = split_key(key)?;
+        Some((self.text(py, name), iteration, self.text(py, kind)))
+    }
 }
 
 #[pyfunction]

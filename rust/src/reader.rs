@@ -1,14 +1,14 @@
 //! A dump, read by its headers: hostile until proven otherwise.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::disk::part_path;
 use crate::layout::field;
-use crate::parse::output_name;
+use crate::native::Found;
+use crate::parse::{output_name, parse_checksum};
 use crate::part::{End, Part, MOST_HOPS};
 use crate::record::{key_hash, SKIPPED_FLAG};
 use crate::seen::Digest;
@@ -22,7 +22,8 @@ pub struct Reader {
     parts: Vec<Part>,
     /// Number of the first record of each part.
     starts: Vec<usize>,
-    by_key: OnceLock<HashMap<u64, Vec<u32>>>,
+    /// Hash of each key and number of its record, sorted.
+    by_key: OnceLock<Vec<(u64, u32)>>,
 }
 
 impl Reader {
@@ -122,14 +123,15 @@ impl Reader {
     /// # Errors
     /// [`Error::Format`] if the index names a record that is another.
     pub fn find(&self, key: &str) -> Result<Option<usize>> {
-        let by_key = self.by_key.get_or_init(|| {
-            let mut map: HashMap<u64, Vec<u32>> = HashMap::with_capacity(self.len());
-            for (i, (_, entry)) in (0u32..).zip(self.entries()) {
-                map.entry(entry[0]).or_default().push(i);
-            }
-            map
+        let sorted = self.by_key.get_or_init(|| {
+            let mut sorted: Vec<_> =
+                (0u32..).zip(self.entries()).map(|(i, e)| (e.1[0], i)).collect();
+            sorted.sort_unstable();
+            sorted
         });
-        for &i in by_key.get(&key_hash(key)).into_iter().flatten() {
+        let hash = key_hash(key);
+        let start = sorted.partition_point(|(found, _)| *found < hash);
+        for &(_, i) in sorted[start..].iter().take_while(|(found, _)| *found == hash) {
             let (part, entry) = self.locate(i as usize)?;
             if part.record_key(entry)? == key {
                 return Ok(Some(i as usize));
@@ -143,7 +145,19 @@ impl Reader {
     /// # Errors
     /// [`Error::Format`], [`Error::Index`], and [`Error::Io`] for external data.
     pub fn record(&self, index: usize) -> Result<(String, Vec<Tensor>)> {
+        let mut found = Found::default();
+        self.read(index, &mut found)?;
+        Ok((found.tree, found.tensors))
+    }
+
+    /// Reads a record and its key, from one look at its header.
+    pub(crate) fn read(&self, index: usize, found: &mut Found) -> Result<()> {
         let (part, entry) = self.locate(index)?;
+        if part.read_in_place(entry, found)? {
+            return Ok(());
+        }
+        // Values were left out, or another tool saved the file again, in an order of its own.
+        found.clear();
         let header = part.record_header(entry)?;
         let fail = |message: &str| Err(part.failure(header.at, message.to_owned()));
         let Some(count) = header.count() else {
@@ -152,29 +166,24 @@ impl Reader {
         let Some(tree) = header.tree() else {
             return fail("expected a tree");
         };
+        found.key.push_str(&header.key);
+        found.tree.push_str(tree);
         if count == 0 {
-            return Ok((tree.to_owned(), Vec::new()));
+            return Ok(());
         }
-        if part.in_place {
-            if let Some(tensors) = part.tensors_in_place(&header, count)? {
-                return Ok((tree.to_owned(), tensors));
-            }
-        }
-        // Another tool saved the file again, in an order of its own.
         let Some(names) = header.names() else {
             return fail("expected the names of the leaves");
         };
         if names.len() != count {
             return fail("the number of tensors is not that of the leaves");
         }
-        let mut tensors = Vec::new();
         for name in names {
             match part.resolve(name.as_bytes(), MOST_HOPS)? {
-                Output::Tensor(tensor) => tensors.push(tensor),
+                Output::Tensor(tensor) => found.tensors.push(tensor),
                 _ => return fail("expected tensors"),
             }
         }
-        Ok((tree.to_owned(), tensors))
+        Ok(())
     }
 
     /// Everything known of a record but its values: a JSON object.
@@ -238,8 +247,9 @@ impl Reader {
         let (part, entry) = self.locate(index)?;
         let key = part.record_header(entry)?.key.into_owned();
         for (i, tensor) in self.record(index)?.1.iter().enumerate() {
-            let checksum = tensor.checksum.and_then(|hex| Digest::from_hex(&hex));
-            if checksum.is_some_and(|sum| sum != Digest::of(tensor.bytes())) {
+            let hex = parse_checksum(part.cursor(tensor.message.0, tensor.message.1))?;
+            let digest = hex.and_then(|hex| Digest::from_hex(&hex));
+            if digest.is_some_and(|digest| digest != Digest::of(tensor.bytes())) {
                 problems.push(format!("{key}: tensor {i} is not the one that was written"));
             }
         }

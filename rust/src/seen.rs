@@ -44,7 +44,7 @@ pub(crate) struct Original {
 
 /// The keys are digests: hashing them again gains nothing.
 #[derive(Default)]
-struct Identity(u64);
+pub(crate) struct Identity(u64);
 
 impl Hasher for Identity {
     fn finish(&self) -> u64 {

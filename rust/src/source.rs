@@ -3,11 +3,14 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::{Mmap, MmapMut, MmapOptions};
+
+use crate::native::Piece;
 
 /// How a dump is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,15 +95,108 @@ impl Shared {
     }
 }
 
-enum Kind {
-    Memory(Arc<Memory>),
-    File(File),
-    /// The bytes from an offset on, as far as they were fetched.
-    Window(u64, Vec<u8>),
+/// How far a header is read ahead, at least and where one follows the other at most.
+const AHEAD: std::ops::RangeInclusive<usize> = 6 << 10..=64 << 10;
+
+/// The most of a file that is read at once to find a header.
+const MOST_HEADER: usize = 64 << 20;
+
+/// So many pieces of a file are remembered: a record's header stands in one, those of the tensors
+/// that it shares in others.
+const WINDOWS: usize = 16;
+
+/// A descriptor from this number on is closed once its file is mapped: a process may have many
+/// dumps open, and often a thousand descriptors at most.
+const SCARCE: i32 = 256;
+
+/// The bytes from an offset on, as far as they were fetched.
+#[derive(Default)]
+struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+    /// When it was last of use.
+    used: u64,
 }
 
+impl Window {
+    fn get(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let start = usize::try_from(offset.checked_sub(self.start)?).ok()?;
+        self.bytes.get(start..start.checked_add(len)?)
+    }
+}
+
+/// The pieces of a file that were read last.
+#[derive(Default)]
+struct Windows {
+    all: Vec<Window>,
+    last: usize,
+    clock: u64,
+}
+
+impl Windows {
+    fn get(&mut self, file: &File, offset: u64, len: usize) -> Option<&[u8]> {
+        let hit = |window: &Window| window.get(offset, len).is_some();
+        if !self.all.get(self.last).is_some_and(hit) {
+            self.clock += 1;
+            self.last = match self.all.iter().position(hit) {
+                Some(found) => found,
+                None => self.fetch(file, offset, len),
+            };
+            self.all[self.last].used = self.clock;
+        }
+        self.all[self.last].get(offset, len)
+    }
+
+    /// What was fetched from `offset` on, `least` bytes or more.
+    fn rest(&mut self, file: &File, offset: u64, least: usize) -> Option<&[u8]> {
+        self.get(file, offset, least)?;
+        let window = &self.all[self.last];
+        window.bytes.get(usize::try_from(offset - window.start).ok()?..)
+    }
+
+    /// Reads what stands at `offset` in place of what was not used for longest.
+    fn fetch(&mut self, file: &File, offset: u64, len: usize) -> usize {
+        let follows = self.all.get(self.last).filter(|last| {
+            let end = last.start + last.bytes.len() as u64;
+            (last.start..=end).contains(&offset)
+        });
+        let ahead = follows.map_or(0, |last| 2 * last.bytes.len());
+        let oldest = if follows.is_some() {
+            self.last
+        } else if self.all.len() < WINDOWS {
+            self.all.push(Window::default());
+            self.all.len() - 1
+        } else {
+            (0..WINDOWS).min_by_key(|i| self.all[*i].used).unwrap_or(0)
+        };
+        let window = &mut self.all[oldest];
+        window.start = offset;
+        window.bytes.resize(ahead.clamp(*AHEAD.start(), *AHEAD.end()).max(len), 0);
+        let have = read_up_to(file, &mut window.bytes, offset);
+        window.bytes.truncate(have);
+        oldest
+    }
+}
+
+/// As many bytes as there are, up to those asked for.
+fn read_up_to(file: &File, space: &mut [u8], offset: u64) -> usize {
+    let mut have = 0;
+    while have < space.len() {
+        match file.read_at(&mut space[have..], offset + have as u64) {
+            Ok(0) => break,
+            Ok(n) => have += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    have
+}
+
+/// Headers are read from the file while it is open: the mapping would cost a page fault for each,
+/// several times as much. Tensors are views of the mapping where there is one.
 pub(crate) struct Source {
-    kind: Kind,
+    memory: Option<Arc<Memory>>,
+    file: Option<(File, Mutex<Windows>)>,
     pub(crate) len: u64,
 }
 
@@ -109,7 +205,7 @@ impl Source {
     pub(crate) fn open(file: File, mode: Mode) -> io::Result<Self> {
         let len = file.metadata()?.len();
         if mode == Mode::Pread || len == 0 {
-            return Ok(Self { kind: Kind::File(file), len });
+            return Ok(Self { memory: None, file: Some((file, Mutex::default())), len });
         }
         let size = usize::try_from(len).map_err(io::Error::other)?;
         let mut options = MmapOptions::new();
@@ -123,74 +219,127 @@ impl Source {
                 _ => Memory::ReadOnly(options.map(&file)?),
             }
         };
-        Ok(Self { kind: Kind::Memory(Arc::new(memory)), len })
+        let keep = file.as_raw_fd() < SCARCE;
+        let file = keep.then(|| (file, Mutex::default()));
+        Ok(Self { memory: Some(Arc::new(memory)), file, len })
     }
 
     pub(crate) fn bytes(bytes: &[u8]) -> Self {
-        Self { kind: Kind::Memory(Arc::new(Memory::copy_of(bytes))), len: bytes.len() as u64 }
+        Self::start(bytes, bytes.len() as u64)
     }
 
-    /// What stands around `offset` of a file of length `len`, for parsing headers.
-    pub(crate) fn window(offset: u64, bytes: Vec<u8>, len: u64) -> Self {
-        Self { kind: Kind::Window(offset, bytes), len }
+    /// What `len` bytes begin with, for parsing headers.
+    pub(crate) fn start(bytes: &[u8], len: u64) -> Self {
+        Self { memory: Some(Arc::new(Memory::copy_of(bytes))), file: None, len }
     }
 
-    /// Up to `len` bytes from `offset` on, fewer at the end; `None` if they cannot be read.
-    pub(crate) fn peek(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
+    /// All of it, where headers are read from memory.
+    pub(crate) fn memory(&self) -> Option<&[u8]> {
+        let memory = self.memory.as_ref().filter(|_| self.file.is_none());
+        memory.map(|memory| memory.bytes())
+    }
+
+    /// Gives `work` the bytes of a header: `len` of them from `offset` on, fewer at the end; `None`
+    /// if they cannot be read.
+    pub(crate) fn with<T>(
+        &self,
+        offset: u64,
+        len: usize,
+        work: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
         let available = usize::try_from(self.len.checked_sub(offset)?).unwrap_or(usize::MAX);
         let len = len.min(available);
-        match &self.kind {
-            Kind::Memory(memory) => {
-                let start = usize::try_from(offset).ok()?;
-                Some(Cow::Borrowed(memory.bytes().get(start..start + len)?))
+        if let Some((file, windows)) = &self.file {
+            let mut windows = windows.lock().unwrap_or_else(PoisonError::into_inner);
+            return windows.get(file, offset, len).map(work);
+        }
+        let start = usize::try_from(offset).ok()?;
+        self.memory()?.get(start..start + len).map(work)
+    }
+
+    /// What `read` finds in what stands from `offset` on, of which it is given more until it is
+    /// enough.
+    pub(crate) fn find<T>(
+        &self,
+        offset: u64,
+        mut read: impl FnMut(&mut Piece) -> Option<T>,
+    ) -> Option<T> {
+        let left = usize::try_from(self.len.checked_sub(offset)?).unwrap_or(usize::MAX);
+        if let Some((file, windows)) = &self.file {
+            let mut windows = windows.lock().unwrap_or_else(PoisonError::into_inner);
+            for least in [1, *AHEAD.start(), *AHEAD.end()] {
+                let mut piece = Piece::new(windows.rest(file, offset, least.min(left))?, offset);
+                match read(&mut piece) {
+                    None if piece.short => {}
+                    found => return found,
+                }
             }
-            Kind::File(file) => {
-                let mut bytes = vec![0; len];
-                file.read_exact_at(&mut bytes, offset).ok()?;
-                Some(Cow::Owned(bytes))
+        }
+        match (&self.memory, &self.file) {
+            (Some(memory), _) => {
+                let rest = memory.bytes().get(usize::try_from(offset).ok()?..)?;
+                read(&mut Piece::new(rest, offset))
             }
-            Kind::Window(base, bytes) => {
-                let start = usize::try_from(offset.checked_sub(*base)?).ok()?;
-                let end = (start + len).min(bytes.len());
-                Some(Cow::Borrowed(bytes.get(start..end)?))
+            // A header of which most is text.
+            (None, Some(_)) => {
+                let bytes = self.read(offset, left.min(MOST_HEADER) as u64)?;
+                read(&mut Piece::new(&bytes, offset))
             }
+            (None, None) => None,
         }
     }
 
     /// Exactly `len` bytes.
     pub(crate) fn read(&self, offset: u64, len: u64) -> Option<Cow<'_, [u8]>> {
-        let len = usize::try_from(len).ok()?;
-        if offset.checked_add(len as u64)? > self.len {
+        let size = usize::try_from(len).ok()?;
+        let end = usize::try_from(offset.checked_add(len)?).ok()?;
+        if end as u64 > self.len {
             return None;
         }
-        self.peek(offset, len).filter(|bytes| bytes.len() == len)
+        let is_header = self.file.is_some() && size <= *AHEAD.end();
+        match (&self.memory, &self.file) {
+            (Some(memory), _) if !is_header => {
+                memory.bytes().get(end - size..end).map(Cow::Borrowed)
+            }
+            (None, Some((file, _))) if !is_header => {
+                let mut bytes = vec![0; size];
+                file.read_exact_at(&mut bytes, offset).ok()?;
+                Some(Cow::Owned(bytes))
+            }
+            _ => self.with(offset, size, <[u8]>::to_vec).map(Cow::Owned),
+        }
     }
 
-    /// Bytes that a tensor can refer to: a view of the mapping where alignment allows, else a copy.
+    /// A view of the mapping, where there is one and its alignment allows.
+    pub(crate) fn view(&self, offset: u64, len: u64, align: usize) -> Option<Shared> {
+        let memory = self.memory.as_ref()?;
+        let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+        let bytes = memory.bytes().get(offset..offset.checked_add(len)?)?;
+        let aligned = bytes.as_ptr().align_offset(align) == 0;
+        aligned.then(|| Shared { memory: memory.clone(), offset, len })
+    }
+
+    /// Bytes that a tensor can refer to: a view of the mapping, else a copy.
     pub(crate) fn share(&self, offset: u64, len: u64, align: usize) -> io::Result<Shared> {
+        if let Some(view) = self.view(offset, len, align) {
+            return Ok(view);
+        }
         let out_of_range = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let size = usize::try_from(len).map_err(io::Error::other)?;
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(out_of_range());
         }
-        match &self.kind {
-            Kind::Memory(memory) => {
-                let start = usize::try_from(offset).map_err(io::Error::other)?;
-                let bytes = memory.bytes().get(start..start + size).ok_or_else(out_of_range)?;
-                if bytes.as_ptr().align_offset(align) != 0 {
-                    return Ok(Shared::owned(bytes));
-                }
-                Ok(Shared { memory: memory.clone(), offset: start, len: size })
-            }
-            Kind::File(file) => {
-                let mut memory = Memory::owned(size);
-                if let Some(space) = memory.space() {
-                    file.read_exact_at(space, offset)?;
-                }
-                Ok(Shared { memory: Arc::new(memory), offset: 0, len: size })
-            }
-            Kind::Window(..) => Err(out_of_range()),
+        if let Some(memory) = &self.memory {
+            let start = usize::try_from(offset).map_err(io::Error::other)?;
+            let bytes = memory.bytes().get(start..start + size).ok_or_else(out_of_range)?;
+            return Ok(Shared::owned(bytes));
         }
+        let (file, _) = self.file.as_ref().ok_or_else(out_of_range)?;
+        let mut memory = Memory::owned(size);
+        if let Some(space) = memory.space() {
+            file.read_exact_at(space, offset)?;
+        }
+        Ok(Shared { memory: Arc::new(memory), offset: 0, len: size })
     }
 }
 

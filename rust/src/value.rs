@@ -1,6 +1,5 @@
 //! What a constant of a model is once it is read.
 
-use crate::seen::Hex;
 use crate::source::Shared;
 use crate::DataType;
 
@@ -11,7 +10,8 @@ pub struct Tensor {
     /// Sizes, in elements.
     pub dims: Vec<i64>,
     pub(crate) data: Shared,
-    pub(crate) checksum: Option<Hex>,
+    /// Where its message stands, without tag and length.
+    pub(crate) message: (u64, u64),
 }
 
 impl Tensor {

@@ -106,7 +106,15 @@ pub(crate) fn put_filler(out: &mut Vec<u8>, total: u64) {
 }
 
 /// Reads a varint; `None` if it does not end within `bytes` or is longer than ten bytes.
+#[inline]
 pub(crate) fn get_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    match bytes.first() {
+        Some(byte @ 0..0x80) => Some((u64::from(*byte), 1)),
+        _ => get_long_varint(bytes),
+    }
+}
+
+fn get_long_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for (i, byte) in bytes.iter().take(10).enumerate() {
         let low = u64::from(byte & 0x7f);
