@@ -96,14 +96,14 @@ impl Shared {
 }
 
 /// How far a header is read ahead, at least and where one follows the other at most.
-const AHEAD: std::ops::RangeInclusive<usize> = 6 << 10..=64 << 10;
+const AHEAD: std::ops::RangeInclusive<usize> = 4 << 10..=64 << 10;
 
 /// The most of a file that is read at once to find a header.
 const MOST_HEADER: usize = 64 << 20;
 
 /// So many pieces of a file are remembered: a record's header stands in one, those of the tensors
 /// that it shares in others.
-const WINDOWS: usize = 16;
+const WINDOWS: usize = 32;
 
 /// A descriptor from this number on is closed once its file is mapped: a process may have many
 /// dumps open, and often a thousand descriptors at most.
