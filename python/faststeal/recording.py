@@ -1,5 +1,6 @@
 """What happens at each call of a captured module."""
 
+import functools
 import json
 import threading
 import traceback
@@ -311,11 +312,15 @@ def _place(thread: _Thread) -> str:
     return f'{thread.info},"parent":"{name.escaped}/{number}"'
 
 
+# Of few classes, each with many modules.
+_quoted = functools.lru_cache(maxsize=1000)(json.dumps)
+
+
 def _modes_text(
     target: Target, training: bool, grad: bool, inference: bool, deterministic: bool
 ) -> str:
-    text = f'"class":{json.dumps(target.path)},"training":{json.dumps(training)}'
-    text += f',"grad":{json.dumps(grad)}'
+    text = f'"class":{_quoted(target.path)},"training":{"true" if training else "false"}'
+    text += ',"grad":true' if grad else ',"grad":false'
     if inference:
         text += ',"inference":true'
     return text + (',"deterministic":true' if deterministic else "")
