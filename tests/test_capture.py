@@ -617,6 +617,13 @@ def test_wrong_arguments_change_nothing(tmp_path, monkeypatch, error, kwargs):
     assert capture.calls == 1
 
 
+def test_the_folder_that_is_missing_is_named(tmp_path):
+    missing = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError) as caught, steal(Add(), missing / "run.onnx"):
+        pytest.fail("must not be entered")
+    assert caught.value.filename == str(missing)
+
+
 def test_unknown_keyword_is_named():
     with pytest.raises(TypeError, match=r"'with_shapes'.*with_shape, with_min_max"):
         fs.steal_forward(Add(), with_shapes=True)
@@ -1031,6 +1038,23 @@ def test_export_inside(path, strict, dynamo, capsys):
     assert torch.equal(program.module()(X)[0], X + 3)
     assert "x" in program.graph_signature.user_inputs
     assert len(fs.load(path)) == 7
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", ["strict", "not strict", "trace"])
+def test_nothing_but_an_export_is_told(path, how, dynamo):
+    model = Net()
+
+    def export():
+        if how == "trace":
+            torch.jit.trace(model, (X,), check_trace=False)
+        else:
+            torch.export.export(model, (X,), strict=how == "strict")
+
+    told = pytest.warns(FaststealWarning, match="'m' and 2 more were only exported or traced")
+    with told, steal(("m", model), path, submodules=True):
+        export()
+    assert len(fs.load(path)) == 0
 
 
 def test_append_is_nothing_in_a_graph(path, dynamo):

@@ -140,7 +140,7 @@ def test_demo_without_onnxruntime(tmp_path, capsys, monkeypatch):
 def test_demo_where_nothing_can_be_written(tmp_path, capsys):
     code, _, err = run(capsys, "demo", "--dir", tmp_path / "absent")
     assert code == 2
-    assert err == f"faststeal: {tmp_path / 'absent' / demo.FILE}: No such file or directory\n"
+    assert err == f"faststeal: {tmp_path / 'absent'}: No such file or directory\n"
 
 
 # ls
@@ -271,6 +271,27 @@ def test_show_the_root(file, capsys, key):
     assert out.startswith("key        ('', 0, 'O')\n")
 
 
+def test_show_a_key_as_it_is_printed(file, capsys):
+    _, table, _ = run(capsys, "ls", file)
+    keys = [line[: line.index(")") + 1] for line in table.splitlines() if line.startswith("(")]
+    assert len(keys) > 3
+    for key in keys:
+        code, out, _ = run(capsys, "show", file, key)
+        assert (code, out.splitlines()[0]) == (0, f"key        {key}")
+
+
+def test_show_shortens_what_is_long(tmp_path, capsys):
+    path = tmp_path / "run.onnx"
+    with fs.steal_forward(torch.nn.Identity(), dump_file=path):
+        fs.steal_append("long", torch.arange(960).reshape(2, 30, 16))
+    code, out, _ = run(capsys, "show", path, "long")
+    assert code == 0
+    assert "..." in out
+    assert "959" in out
+    assert "480" in out
+    assert len(out.splitlines()) < 30
+
+
 def test_show_what_was_appended(file, capsys):
     code, out, _ = run(capsys, "show", file, "extra/1")
     assert code == 0
@@ -318,7 +339,21 @@ def test_show_every_type(tmp_path, capsys):
         assert name in out
 
 
-@pytest.mark.parametrize("key", ["flaat/0/I", "flat", "flat/0/X", "flat/7/I", "a/b/c", "", "///"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "flaat/0/I",
+        "flat",
+        "flat/0/X",
+        "flat/7/I",
+        "a/b/c",
+        "",
+        "///",
+        "('flat', 0)",
+        "(",
+        "('flat', 0, 'X')",
+    ],
+)
 def test_show_what_is_not_there(file, capsys, key):
     code, out, err = run(capsys, "show", file, key)
     assert (code, out) == (2, "")
@@ -390,7 +425,8 @@ def test_file_that_is_no_dump(tmp_path, capsys, content):
     path.write_bytes(content)
     code, out, err = run(capsys, "ls", path)
     assert (code, out) == (2, "")
-    assert err.startswith("faststeal: ")
+    assert err.startswith(f"faststeal: {path}: at byte ")
+    assert "ONNX model" in err
     assert err.count("\n") == 1
 
 

@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import threading
 import time
 
 import numpy as np
@@ -125,6 +126,55 @@ def test_missing_key_names_the_nearest(dump):
         dump[None]
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("add/0/I", ("add", 0, "I")),
+        ("add/1/O", ("add", 1, "O")),
+        ("wide/0/O", ("wide", 0, "O")),
+        ("extra", "extra"),
+    ],
+)
+def test_key_as_text(dump, text, key):
+    found = dump.find(text)
+    assert found == dump.find(key) == key
+    assert type(found) is (str if key == text else Key)
+    assert dump.info(text) == dump.info(key)
+    if key in dump:
+        assert text in dump
+        assert fs.string_type(dump[text], True) == fs.string_type(dump[key], True)
+    else:
+        assert text not in dump
+        assert dump.skipped[text] == dump.skipped[key]
+
+
+@pytest.mark.parametrize("text", ["add/2/I", "add/0/X", "add/0", "add/-1/I", "add/0/I/args.0", "/"])
+def test_key_as_text_that_is_none(dump, text):
+    assert text not in dump
+    assert text not in dump.skipped
+    for read in (dump.__getitem__, dump.find, dump.info, dump.skipped.__getitem__):
+        with pytest.raises(KeyError):
+            read(text)
+
+
+def test_key_as_text_names_what_is_near(dump):
+    with pytest.raises(KeyError, match=r"of this name there is \('add', 0, 'I'\)"):
+        dump["add/2/I"]
+
+
+def test_key_as_text_of_the_root_and_of_what_looks_like_one(tmp_path):
+    path, root = tmp_path / "run.onnx", Add()
+    with fs.steal_forward([("", root), ("a/0/I", root), (".", Add())], dump_file=path):
+        root(X)
+        fs.steal_append("./0/O", "appended")
+    dump = fs.load(path)
+    assert dump.find("/0/O") == ("", 0, "O")
+    assert dump.find("./0/I") == ("", 0, "I")
+    assert dump.find("a/0/I/0/O") == ("a/0/I", 0, "O")
+    assert dump["./0/O"] == "appended"  # what was given comes first
+    assert ("./0/O" in dump, "a/0/I" in dump) == (True, False)
+
+
 def test_skipped(dump):
     assert list(dump.skipped) == [("wide", 0, "O")]
     skipped = dump.skipped["wide", 0, "O"]
@@ -178,6 +228,12 @@ def test_modes(path, mode):
     assert path.read_bytes() == before
     with pytest.raises(ValueError, match="private"):
         fs.load(path, mode="other")
+
+
+@pytest.mark.parametrize("device", ["nonsense", "xpu", "cuda:99"])
+def test_device_that_is_not_here(path, device):
+    with pytest.raises(ValueError, match=rf"device '{device}' cannot be used: "):
+        fs.load(path, device=device)
 
 
 def test_device(path):
@@ -275,6 +331,46 @@ def test_while_it_is_written(tmp_path):
         add(X)
     assert len(dump) == 2
     assert len(fs.load(path)) == 4
+
+
+def test_verify_while_it_is_written(tmp_path):
+    path, add = tmp_path / "run.onnx", Add()
+    with fs.steal_forward(add, dump_file=path):
+        add(X)
+        dump = fs.load(path)
+        for n in range(20):  # through growths
+            add(torch.randn(100, 100) + n)
+        assert dump.verify() == []
+        assert (len(dump), len(fs.load(path))) == (2, 42)
+    assert dump.verify() == []
+
+
+def test_opened_again_and_again_while_it_grows(tmp_path):
+    path, add = tmp_path / "run.onnx", Add()
+    done = threading.Event()
+
+    def capture():
+        try:
+            for _ in range(5):
+                with fs.steal_forward(add, dump_file=path):
+                    for _ in range(100):
+                        add(torch.randn(100, 100))
+        finally:
+            done.set()
+
+    with fs.steal_forward(add, dump_file=path):
+        pass
+    thread = threading.Thread(target=capture)
+    thread.start()
+    opened = 0
+    while not done.is_set():
+        dump = fs.load(path)
+        opened += 1
+        for key in list(dump)[-2:]:
+            assert fs.string_type(dump[key], True).endswith(("T1s100x100", "((T1s100x100,),{})"))
+    thread.join()
+    assert opened > 5
+    assert len(fs.load(path)) == 200
 
 
 def test_empty(tmp_path):

@@ -63,7 +63,7 @@ TOO_LARGE = b"\xff" * 9 + b"\x02"
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "expected an ONNX model, found no graph"),
+        (b"", "expected an ONNX model, found an empty file"),
         (field(1, 10) + field(2, "faststeal"), "expected an ONNX model, found no graph"),
         (b"hello, this is text\n", ""),
         (b"PK\x03\x04" + b"\0" * 100, ""),

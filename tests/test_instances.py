@@ -1,9 +1,11 @@
 """Instances come back as their classes, or as a container that says what they were."""
 
 import collections
+import copy
 import dataclasses
 import enum
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -54,6 +56,13 @@ def test_a_class_that_cannot_be_imported():
     back = stored(LocalTuple(T))
     assert type(back) is StoredTuple
     assert (back[0], back.fields) == (T, ("x",))
+    assert back.x is back[0]
+    with pytest.raises(AttributeError, match="'y'"):
+        back.y  # noqa: B018
+    for again in (copy.copy(back), copy.deepcopy(back), pickle.loads(pickle.dumps(back))):  # noqa: S301
+        assert type(again) is StoredTuple
+        assert (again.fields, again.class_name) == (("x",), back.class_name)
+        assert torch.equal(again.x, T)
     assert "LocalTuple" in back.class_name
     assert type(stored(LocalList([1]))) is StoredList
     assert stored(LocalEnum.A) == {"name": "A", "value": 1}

@@ -19,10 +19,13 @@ PACKAGE = Path(faststeal.__file__).parent
 
 def test_names():
     assert faststeal.__all__ == [
+        "Capture",
         "Dump",
         "FaststealError",
+        "FaststealWarning",
         "FormatError",
         "Key",
+        "Opaque",
         "__version__",
         "is_stealing",
         "load",
@@ -32,6 +35,7 @@ def test_names():
     ]
     for name in faststeal.__all__:
         assert getattr(faststeal, name) is not None
+    assert dir(faststeal) == sorted(faststeal.__all__)
 
 
 def test_names_of_compat():

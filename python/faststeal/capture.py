@@ -272,10 +272,16 @@ class Capture:
         """What there is to say of the modules."""
         replicated = [site for site in self._sites if site.replicated]
         traced = [site for site in self._sites if site.traced]
+        # Whoever exports a model that also runs here has what they came for.
+        exported = [] if self.calls else [site for site in self._sites if site.exported]
         way_out = "torch.compiler.set_stance('force_eager') runs the model without its graphs"
         for sites, text in (
             (replaced, "had a forward put in place by someone else, which is left so"),
             (replicated, "had replicas, whose calls are not recorded"),
+            (
+                exported,
+                "were only exported or traced, which records nothing: run the model here too",
+            ),
             (traced, f"ran inside a compiled graph, where calls are not recorded ({way_out})"),
         ):
             if sites:

@@ -125,7 +125,10 @@ class StoredList(list[object]):
 
 
 class StoredTuple(tuple[object, ...]):  # noqa: SLOT001 - it has attributes
-    """The items of a tuple whose class could not be had; `fields` holds their names, if any."""
+    """The items of a tuple whose class could not be had.
+
+    Where it was a NamedTuple, `fields` holds their names, and each is an attribute too.
+    """
 
     class_name: str
     fields: tuple[str, ...]
@@ -137,6 +140,15 @@ class StoredTuple(tuple[object, ...]):  # noqa: SLOT001 - it has attributes
         self.class_name = class_name
         self.fields = tuple(fields)
         return self
+
+    def __getnewargs__(self) -> tuple[str, tuple[object, ...], tuple[str, ...]]:
+        return self.class_name, tuple(self), self.fields
+
+    def __getattr__(self, name: str) -> object:
+        fields = self.__dict__.get("fields", ())  # asked for before it is set by a copy
+        if name in fields:
+            return self[fields.index(name)]
+        raise AttributeError(f"{self!r} has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"StoredTuple({self.class_name!r}, {tuple(self)!r})"

@@ -33,6 +33,7 @@ __all__ = ["app", "main"]
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 _INTERRUPTED: Final = 130
 _TEXT: Final = 200  # characters of a value in a table that goes to a pipe
+_ELEMENTS: Final = 100  # of a tensor that is shown in full
 
 app = typer.Typer(
     add_completion=False,
@@ -130,7 +131,8 @@ def show(
         str,
         typer.Argument(
             metavar="KEY",
-            help="model.decoder/0/I (the root: ./0/I), or the name given to steal_append.",
+            help="As printed by ls, \"('model.decoder', 0, 'I')\", or model.decoder/0/I (the root: "
+            "./0/I), or the name given to steal_append.",
             show_default=False,
         ),
     ],
@@ -156,6 +158,8 @@ def show(
             _print_leaves(leaves, tensors)
         if not skipped:
             typer.echo("")
+            # Of the whole process, which is ours.
+            torch.set_printoptions(threshold=_ELEMENTS)  # type: ignore[no-untyped-call]
             typer.echo(pprint.pformat(value, width=100, sort_dicts=False))
 
 

@@ -7,6 +7,7 @@ the memory map.
 import difflib
 import json
 import os
+import re
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from faststeal._core import FormatError, Reader
-from faststeal.placing import placed
+from faststeal.placing import placed, usable
 from faststeal.rebuild import unflatten
 
 __all__ = ["Dump", "Key", "Leaf", "Skipped", "load"]
@@ -42,6 +43,7 @@ class Key(NamedTuple):
 
 
 AnyKey: TypeAlias = Key | str
+_NUMBER = re.compile("[0-9]{1,20}").fullmatch
 _AT_A_TIME = 256  # records that are read in one call
 _Given: TypeAlias = tuple[str, int, str] | str
 
@@ -96,11 +98,12 @@ def load(
     Raises:
         FormatError: Not a dump, or a damaged one; says where.
         OSError: The file cannot be opened; the exact subclass.
+        ValueError: There is no such device here.
     """
     source = path if isinstance(path, bytes) else os.fspath(path)
     if not isinstance(source, str | bytes):
         raise TypeError(f"path must be str, bytes or PathLike, not {type(path).__name__}")
-    device = None if device is None else torch.device(device)
+    device = None if device is None else usable(device)
     reader = Reader(source, mode)
     if reader.native:
         return Dump(reader, source, mode, device)
@@ -111,7 +114,8 @@ class Dump(Mapping[AnyKey, Any]):
     """What was captured, in the order of execution. Made by `load`.
 
     Keys are `Key(name, iteration, kind)`, or the plain text that was given to `steal_append`.
-    A record that a limit left out is no key: it stands in `skipped`.
+    Where a key is asked for, the text `"name/iteration/kind"` (of the root: `"./0/I"`) stands for
+    the tuple as well. A record that a limit left out is no key: it stands in `skipped`.
     """
 
     def __init__(
@@ -193,8 +197,8 @@ class Dump(Mapping[AnyKey, Any]):
         """Records whose values a limit left out: shapes, dtypes, statistics and the reason."""
         if self._skipped is None:
             keys = self._all_keys()
-            numbers = {keys[i]: i for i, out in enumerate(self._left_out) if out}
-            self._skipped = _SkippedRecords(numbers, self._read_skipped)
+            left_out = {i: keys[i] for i, out in enumerate(self._left_out) if out}
+            self._skipped = _SkippedRecords(left_out, self._find, self._read_skipped)
         return self._skipped
 
     def info(self, key: _Given) -> dict[str, Any]:
@@ -210,6 +214,17 @@ class Dump(Mapping[AnyKey, Any]):
         if index < 0:
             raise self._missing(key)
         return dict(json.loads(self._reader.info(index)))
+
+    def find(self, key: _Given) -> AnyKey:
+        """The key of a record as iterating gives it, also of a skipped one.
+
+        Raises:
+            KeyError: There is no such record; tells what there is instead.
+        """
+        index = self._find(key)
+        if index < 0:
+            raise self._missing(key)
+        return self._all_keys()[index]
 
     def names(self) -> list[str]:
         """Names of modules, in the order of their first record, skipped ones included."""
@@ -272,12 +287,15 @@ class Dump(Mapping[AnyKey, Any]):
     def _find(self, key: object) -> int:
         """Number of a record, -1 where there is none."""
         self._check_open()
+        if isinstance(key, str):
+            index = self._find_record(key, 0, "A")
+            named = _spelled(key) if index < 0 else ()
+            return next((i for k in named if (i := self._find_record(*k)) >= 0), index)
         if isinstance(key, tuple) and len(key) == 3:
-            name, iteration, kind = key
-        elif isinstance(key, str):
-            name, iteration, kind = key, 0, "A"
-        else:
-            return -1
+            return self._find_record(*key)
+        return -1
+
+    def _find_record(self, name: Any, iteration: Any, kind: Any) -> int:
         try:
             return self._reader.find(name, iteration, kind)
         except UnicodeEncodeError:  # as it was written, then
@@ -314,7 +332,8 @@ class Dump(Mapping[AnyKey, Any]):
                 f"shapes and statistics are in .skipped[{key!r}]"
             )
         there = f"no record {key!r} in {self._label()}"
-        name = key[0] if isinstance(key, tuple) and len(key) == 3 else key
+        parts = (_spelled(key) or (key,))[-1] if isinstance(key, str) else key
+        name = parts[0] if isinstance(parts, tuple) and len(parts) == 3 else parts
         same = [k for k in self._all_keys() if (k.name if isinstance(k, Key) else k) == name]
         if same:
             listed = ", ".join(map(repr, same[:6])) + (", …" if len(same) > 6 else "")
@@ -347,21 +366,30 @@ class _Values(ValuesView[Any]):
 class _SkippedRecords(Mapping[AnyKey, Skipped]):
     """Details of skipped records, read when asked for."""
 
-    def __init__(self, indices: dict[AnyKey, int], read: Callable[[int], Skipped]) -> None:
-        self._indices = indices
+    def __init__(
+        self,
+        keys: dict[int, AnyKey],
+        find: Callable[[object], int],
+        read: Callable[[int], Skipped],
+    ) -> None:
+        self._keys = keys
+        self._find = find
         self._read = read
 
     def __getitem__(self, key: _Given) -> Skipped:
-        return self._read(self._indices[key])  # type: ignore[index]
+        index = self._find(key)
+        if index not in self._keys:
+            raise KeyError(key)
+        return self._read(index)
 
     def __iter__(self) -> Iterator[AnyKey]:
-        return iter(self._indices)
+        return iter(self._keys.values())
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self._keys)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} skipped records: {', '.join(map(repr, self._indices))}>"
+        return f"<{len(self)} skipped records: {', '.join(map(repr, self))}>"
 
 
 class _Foreign(Dump):
@@ -392,9 +420,10 @@ class _Foreign(Dump):
         return ((key, self[key]) for key in self._values)
 
     def __getitem__(self, key: Any) -> Any:
-        if self._find(key) < 0:
+        index = self._find(key)
+        if index < 0:
             raise self._missing(key)
-        return self._values[key]
+        return self._values[self._all_keys()[index]]
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -409,8 +438,9 @@ class _Foreign(Dump):
 
     def _find(self, key: object) -> int:
         self._check_open()
+        named = _spelled(key) if isinstance(key, str) else ()
         try:
-            return self._positions.get(key, -1)
+            return next((self._positions[k] for k in (key, *named) if k in self._positions), -1)
         except TypeError:  # not hashable: no key
             return -1
 
@@ -421,6 +451,16 @@ class _Foreign(Dump):
 def _named(key: tuple[str, int, str]) -> AnyKey:
     """A record's key as its user gave it."""
     return key[0] if key[2] == "A" else tuple.__new__(Key, key)
+
+
+def _spelled(text: str) -> tuple[tuple[str, int, str], ...]:
+    """What `name/iteration/kind` may stand for, the likeliest first: `./0/I` is the root's."""
+    path, _, kind = text.rpartition("/")
+    name, slash, number = path.rpartition("/")
+    if not (slash and _NUMBER(number) and kind in {"I", "O", "E"}):
+        return ()
+    names = (name, "") if name == "." else (name,)
+    return tuple((name, int(number), kind) for name in names)
 
 
 def _encodable(text: str) -> str:

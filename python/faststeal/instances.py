@@ -273,7 +273,7 @@ def as_key(key: Any) -> Any:
         if type(key) is StoredDict:
             return StoredTuple(key.class_name, map(as_key, key.values()), map(str, key))
         if type(key) in {StoredList, StoredTuple}:
-            return StoredTuple(key.class_name, map(as_key, key))
+            return StoredTuple(key.class_name, map(as_key, key), getattr(key, "fields", ()))
         return Opaque(class_name(type(key)), "<a key that has no hash>")
     return key
 

@@ -59,12 +59,14 @@ class Interception:
         saved: What the module's `__dict__` held, if anything.
         bound: What takes its place.
         traced: Whether the forward became part of a compiled graph, where nobody is told of calls.
+        exported: Whether `torch.export` or `torch.jit.trace` went through it, likewise.
         replicated: Whether replicas of the module (of DataParallel) were called, likewise.
     """
 
     __slots__ = (
         "bound",
         "data",
+        "exported",
         "module",
         "original",
         "recorder",
@@ -78,6 +80,7 @@ class Interception:
         self.data = data
         self.recorder: Recorder | None = None
         self.traced = False
+        self.exported = False
         self.replicated = False
         self.take()
 
@@ -164,7 +167,10 @@ def _replacement(site: Interception) -> FunctionType:  # noqa: C901 - three clos
     frame_at = sys._getframe  # noqa: SLF001
 
     def note() -> None:
-        site.traced = site.traced or not torch.compiler.is_exporting()
+        if torch.compiler.is_exporting():
+            site.exported = True
+        else:
+            site.traced = True
 
     # What `torch.compiler.assume_constant_result` does, which would import the whole compiler:
     # the function runs while the graph is traced, and leaves nothing in it.
@@ -189,6 +195,7 @@ def _replacement(site: Interception) -> FunctionType:  # noqa: C901 - three clos
             if frame.f_locals["self"] is not self:
                 self = _called(site, self, frame.f_locals["self"])
         elif is_tracing():  # while tracing, a module is not called from there
+            site.exported = True
             return unrecorded(self, args, kwargs)
         recorder = site.recorder
         if recorder is None or self is not module:

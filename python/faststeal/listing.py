@@ -1,5 +1,7 @@
 """What can be said of the records of a dump: for the command line, which prints it."""
 
+import ast
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -168,23 +170,16 @@ def find_key(dump: Dump, text: str) -> AnyKey:
 
     Args:
         dump: Where to look.
-        text: `model.decoder/0/I` (the root is `./0/I` or `/0/I`), or what `steal_append` was given.
+        text: As a key is printed, `('model.decoder', 0, 'I')`, as its values are named in the
+            file, `model.decoder/0/I` (the root: `./0/I`), or what `steal_append` was given.
 
     Raises:
         KeyError: There is none; names the nearest.
     """
-    if text in dump or text in dump.skipped:
-        return text
-    name, _, rest = text.rpartition("/")
-    name, _, number = name.rpartition("/")
-    if not number.isdecimal():
-        dump[text]  # raises, and tells what there is
-    key = Key(name, int(number), rest)
-    if name == "." and key not in dump and key not in dump.skipped:
-        key = Key("", int(number), rest)
-    if key not in dump.skipped:
-        dump[key]  # raises where there is none
-    return key
+    if text not in dump and text.startswith("("):
+        with contextlib.suppress(ValueError, SyntaxError):  # a name with a parenthesis
+            return dump.find(ast.literal_eval(text))
+    return dump.find(text)
 
 
 def size_text(size: int) -> str:

@@ -9,7 +9,22 @@ from torch import Tensor
 
 from faststeal.arrays import ARRAY_COMPOSERS
 
-__all__ = ["placed"]
+__all__ = ["placed", "usable"]
+
+
+def usable(device: torch.device | str | int) -> torch.device:
+    """A device that tensors can be put on.
+
+    Raises:
+        ValueError: There is none of that name, or this torch or machine does not have it.
+    """
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except Exception as error:  # of many classes, among them AssertionError
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise ValueError(f"device {str(device)!r} cannot be used: {reason}") from error
+    return found
 
 
 def placed(tree: str, tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

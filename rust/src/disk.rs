@@ -187,9 +187,7 @@ impl DataFile {
         remove_if_there(&path)?;
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(&path).at(&path)?;
-        Ok(Self { file, path, name: name.clone(), end: 0 }).inspect(|data| {
-            debug_assert_eq!(data.name, name);
-        })
+        Ok(Self { file, path, name, end: 0 })
     }
 }
 
@@ -245,13 +243,20 @@ pub(crate) fn create_part(path: &Path, provenance: &str) -> Result<Created> {
     let position = header.bytes.len() as u64;
     let end = position + INITIAL_ARENA;
     let temporary = path.with_file_name(format!(".{}.{}.tmp", file_name(path), random_id()));
-    let file = OpenOptions::new()
+    let opened = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
         .custom_flags(libc::O_NOFOLLOW)
-        .open(&temporary)
-        .at(path)?;
+        .open(&temporary);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let file = match (opened, folder) {
+        // What is not there is the folder: the file is yet to be made.
+        (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error).at(folder)
+        }
+        (opened, _) => opened.at(path),
+    }?;
     let result = (|| {
         let mut bytes = header.bytes.clone();
         bytes.extend_from_slice(&filler_header(end - position - FILLER_HEADER));

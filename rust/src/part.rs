@@ -21,6 +21,9 @@ use crate::{DataType, Error, Result};
 /// How many nodes may stand between an output and its constant.
 pub(crate) const MOST_HOPS: usize = 64;
 
+/// How often a file is opened anew that grew, or was closed, while its headers were read.
+const MOST_TRIES: u32 = 10;
+
 /// How a file ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
@@ -40,6 +43,8 @@ pub(crate) struct Part {
     pub(crate) mode: Mode,
     pub(crate) source: Source,
     pub(crate) graph: (u64, u64),
+    /// How far the graph was written when it was opened: a capture that runs goes on behind.
+    written: u64,
     pub(crate) native: bool,
     /// Whether the file is as it was written: offsets in it mean something.
     pub(crate) in_place: bool,
@@ -62,8 +67,19 @@ pub(crate) enum Definition {
 
 impl Part {
     pub(crate) fn open(path: &Path, mode: Mode) -> Result<Self> {
-        let file = open_regular(path)?;
-        let source = Source::open(file, mode).at(path)?;
+        let mut tries = 0..MOST_TRIES;
+        loop {
+            let source = Source::open(open_regular(path)?, mode).at(path)?;
+            let len = source.len;
+            let changed = || std::fs::metadata(path).is_ok_and(|now| now.len() != len);
+            match Self::parse_file(path, mode, source) {
+                Err(Error::Format { .. }) if changed() && tries.next().is_some() => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    fn parse_file(path: &Path, mode: Mode, source: Source) -> Result<Self> {
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             _ => PathBuf::from("."),
@@ -83,6 +99,7 @@ impl Part {
             mode,
             source,
             graph: (0, 0),
+            written: 0,
             native: false,
             in_place: false,
             end: End::Open,
@@ -98,7 +115,11 @@ impl Part {
         if part.native {
             part.index = match index {
                 Some(index) => part.read_index(index)?,
-                None => part.walk()?,
+                None => {
+                    let (index, end) = part.walk()?;
+                    part.written = end;
+                    index
+                }
             };
         }
         Ok(part)
@@ -113,7 +134,7 @@ impl Part {
     }
 
     pub(crate) fn graph_cursor(&self) -> Cursor<'_> {
-        self.cursor(self.graph.0, self.graph.1)
+        self.cursor(self.graph.0, self.written)
     }
 
     /// The model's own fields: where the graph is, whether it is ours, whether it was closed.
@@ -128,7 +149,7 @@ impl Part {
             if open && self.is_zero(at) {
                 break;
             }
-            let Some(f) = cursor.next()? else { break };
+            let Some(f) = cursor.next().map_err(no_model)? else { break };
             match (f.number, f.wire) {
                 (field::MODEL_PRODUCER_NAME, LEN) => native = &*cursor.name(f)? == b"faststeal",
                 (field::MODEL_GRAPH, LEN) if graph.is_some() => {
@@ -153,9 +174,11 @@ impl Part {
             }
         }
         let Some(graph) = graph else {
-            return cursor.error(len, "expected an ONNX model, found no graph");
+            let found = if len == 0 { "an empty file" } else { "no graph" };
+            return cursor.error(len, format!("expected an ONNX model, found {found}"));
         };
         self.graph = graph;
+        self.written = graph.1;
         self.native = native;
         self.in_place = in_place && native;
         self.end = match index {
@@ -217,15 +240,18 @@ impl Part {
         Ok(out)
     }
 
-    /// The records, by their lengths; no tensor is touched.
-    pub(crate) fn walk(&self) -> Result<Vec<[u64; 2]>> {
-        let mut out = Vec::new();
+    /// The records, by their lengths, and where the last one ends; no tensor is touched.
+    pub(crate) fn walk(&self) -> Result<(Vec<[u64; 2]>, u64)> {
+        let (mut out, mut end) = (Vec::new(), self.graph.0);
         let mut cursor = self.graph_cursor();
         loop {
             let at = cursor.position;
             let Some(f) = cursor.next()? else {
-                return Ok(out);
+                return Ok((out, end));
             };
+            if (f.number, f.wire) != (FILLER, LEN) {
+                end = f.end;
+            }
             if (f.number, f.wire) != (field::GRAPH_METADATA, LEN) {
                 continue;
             }
@@ -622,4 +648,15 @@ pub(crate) fn json_value_len(text: &[u8]) -> Option<usize> {
         }
     }
     None
+}
+
+/// Says what a field that makes no sense means where the fields are those of the model.
+fn no_model(error: Error) -> Error {
+    match error {
+        Error::Format { path, offset, message } => {
+            let message = format!("{message}: no ONNX model, or one that was cut short");
+            Error::Format { path, offset, message }
+        }
+        other => other,
+    }
 }

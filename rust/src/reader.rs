@@ -230,7 +230,7 @@ impl Reader {
         for part in self.parts.iter().filter(|part| part.native) {
             let path = part.path.display();
             match part.walk() {
-                Ok(walked) if walked != part.index => {
+                Ok((walked, _)) if walked != part.index => {
                     problems.push(format!("{path}: the index is not that of the records"));
                 }
                 Ok(_) => {}

@@ -80,7 +80,7 @@ pub fn repair(path: &Path) -> Result<Vec<String>> {
 
 /// Offset of the last field of the graph, if it is a filler with a header of eight bytes.
 fn arena(part: &Part) -> Result<Option<u64>> {
-    let mut cursor = part.graph_cursor();
+    let mut cursor = part.cursor(part.graph.0, part.graph.1);
     let mut last = None;
     loop {
         let at = cursor.position;
