@@ -77,7 +77,8 @@ def steal_forward(  # noqa: PLR0913, PLR0917 - the signature is what users know
         save_as_external_data: Put the bytes of tensors into `<dump_file>.data`.
         total_limit: Most bytes of all that is stored together. None for no limit.
         on_error: `"warn"`: what could not be stored is logged, and told by one warning at the end.
-            `"raise"`: the error goes to the model's caller.
+            `"raise"`: the error goes to the model's caller. What a limit skips, and an object that
+            is described, are no errors.
         notes: Anything JSON can hold, kept in the file's provenance.
         **kwargs: For `fprint`, all of them.
 
@@ -125,7 +126,8 @@ def steal_append(name: str, obj: object) -> None:
     the newest of all; does nothing where there is none.
 
     Args:
-        name: Its key. A second object of the same name becomes `name_1`, and so on.
+        name: Its key, as it is: `dump[name]`, with no call and no kind. A second object of the same
+            name becomes `name_1`, and so on; a name that is taken so already is passed over.
         obj: Anything that a module may take or return.
 
     Raises:

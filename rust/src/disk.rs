@@ -175,7 +175,6 @@ pub(crate) fn for_each_piece(
 pub(crate) struct DataFile {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
-    pub(crate) name: String,
     pub(crate) end: u64,
 }
 
@@ -187,7 +186,7 @@ impl DataFile {
         remove_if_there(&path)?;
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(&path).at(&path)?;
-        Ok(Self { file, path, name, end: 0 })
+        Ok(Self { file, path, end: 0 })
     }
 }
 

@@ -113,13 +113,12 @@ impl Part {
         let producer_is_us = part.native;
         part.native = part.parse_provenance()? && producer_is_us;
         if part.native {
-            part.index = match index {
-                Some(index) => part.read_index(index)?,
-                None => {
-                    let (index, end) = part.walk()?;
-                    part.written = end;
-                    index
-                }
+            part.index = if let Some(index) = index {
+                part.read_index(index)?
+            } else {
+                let (index, end) = part.walk()?;
+                part.written = end;
+                index
             };
         }
         Ok(part)
