@@ -18,10 +18,12 @@ import weakref
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import faststeal as fs
 from faststeal import capture as capture_module
+from faststeal import losses as losses_module
 from faststeal.capture import FaststealWarning
 
 
@@ -270,6 +272,64 @@ def test_generator_is_not_consumed(path):
         assert list(model(i for i in range(3))) == [0, 1, 2]
     assert set(capture.described) == {("", 0, "I"), ("", 0, "O")}
     assert ("", 0, "O") in fs.load(path)
+
+
+def test_reasons_do_not_fill_the_memory(path, monkeypatch):
+    monkeypatch.setattr(losses_module, "_KEPT", 3)
+    model = Add()
+    capture = steal(("m", model), path, storage_limit=7)
+    told = pytest.warns(FaststealWarning, match=r"^steal_.*: 12 records skipped .* and 9 more")
+    with told, capture:
+        [model(X) for _ in range(6)]
+    assert list(capture.skipped) == [("m", 0, "I"), ("m", 0, "O"), ("m", 1, "I")]
+    assert "12 skipped" in repr(capture)
+    assert len(fs.load(path).skipped) == 12
+
+
+def test_the_users_modes_see_nothing(path):
+    seen = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    model, z = Net(), torch.view_as_complex(torch.ones(2, 2)).conj()
+
+    def calls():
+        seen.clear()
+        with Functions():
+            model(X, y=[z, X.to(torch.uint8)])
+        return list(seen)
+
+    bare = calls()
+    with steal(model, path, submodules=True):
+        assert calls() == bare
+    assert len(fs.load(path)) == 6
+
+
+def test_append_to_this_very_capture(path, dynamo):
+    with steal(Add(), path) as outer, steal(Add(), path.with_name("inner.onnx")):
+        outer.append("x", X)
+        with pytest.raises(TypeError, match="name must be str, not int"):
+            outer.append(5, X)
+    outer.append("late", X)
+    assert list(fs.load(path)) == ["x"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_notes_are_json(path, number):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        steal(Add(), path, notes={"loss": number})
+
+
+@pytest.mark.parametrize("name", ["#1.onnx", "*.onnx", "a\\b.onnx"])
+def test_names_that_no_reader_takes_for_external_data(path, name):
+    path = path.with_name(name)
+    told = pytest.raises(OSError, match="expected a file name without a backslash")
+    with told, steal(Add(), path):
+        pass
+    assert not path.exists()
 
 
 def test_inference_mode_and_no_grad(path):

@@ -186,6 +186,16 @@ def test_ls_for_programs(file, capsys):
     assert all(record["stored_bytes"] == 0 for record in rest)
 
 
+def test_bytes_that_a_record_has_twice(tmp_path, capsys):
+    path = tmp_path / "run.onnx"
+    with fs.steal_forward(torch.nn.Identity(), dump_file=path) as capture:
+        x = torch.ones(3)
+        capture.append("x", (x, x))
+    _, out, _ = run(capsys, "ls", path, "--json")
+    [record] = json.loads(out)["records"]
+    assert (record["bytes"], record["stored_bytes"]) == (24, 12)
+
+
 @pytest.mark.filterwarnings("ignore::faststeal.capture.FaststealWarning")
 def test_ls_of_what_was_skipped_and_raised(tmp_path, capsys):
     class Raises(torch.nn.Module):

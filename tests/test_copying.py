@@ -36,6 +36,10 @@ class Named(dict):
     pass
 
 
+class Space(types.SimpleNamespace):
+    pass
+
+
 class Words(tuple):  # noqa: SLOT001 - it has attributes
     pass
 
@@ -62,6 +66,7 @@ HOLDERS = [
     (lambda: Point(tensor()), lambda x: x.x),
     (lambda: Frozen(tensor()), lambda x: x.x),
     (lambda: types.SimpleNamespace(x=[tensor()]), lambda x: x.x[0]),
+    (lambda: Space(x=[tensor()]), lambda x: x.x[0]),
     (lambda: collections.UserDict(a=tensor()), lambda x: x["a"]),
     (lambda: torch.max(tensor(), dim=0), lambda x: x.values),
     (lambda: torch.nn.utils.rnn.pack_sequence([tensor()]), lambda x: x.data),

@@ -164,6 +164,20 @@ def test_defect_06_external_data_is_replaced_where_it_is(tmp_path, monkeypatch):
     assert fs.load(path)["", 0, "O"].numel() == 20_000
 
 
+def test_defect_06_what_belongs_to_no_dump_is_left(tmp_path):
+    path, data = tmp_path / "run.onnx", tmp_path / "run.onnx.data"
+    data.write_text("precious")
+    with fs.steal_forward(Echo(), dump_file=path):
+        pass
+    assert data.read_text() == "precious"
+    data.unlink()
+    (data / "in a folder").mkdir(parents=True)
+    with fs.steal_forward(Echo(), dump_file=path):  # which replaces a dump
+        pass
+    assert fs.load(path).complete
+    assert data.is_dir()
+
+
 def test_defect_07_dump_drop_is_for_calls(path):
     model = Echo()
     with fs.steal_forward(("m", model), dump_file=path, dump_drop={"mask"}):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import faststeal as fs
+from faststeal._core import Writer
 from faststeal.capture import FaststealWarning
 
 MIB = 1 << 20
@@ -183,3 +184,32 @@ def test_full_from_the_beginning(small_disk):
     assert path.read_bytes() == b"older"
     assert sorted(file.name for file in small_disk.iterdir()) == ["other", "run.onnx"]
     assert set(vars(model)) == set(vars(Net()))
+
+
+def test_no_room_to_roll_over(small_disk):
+    """What is begun anew has a place, what ends has none: it goes on where it was."""
+    path, rest = small_disk / "run.onnx", small_disk / "rest"
+    writer = Writer(str(path), "{}", part_limit=4 * MIB)
+
+    def put(n, tensor):
+        return writer.write(f"m/{n}/A", f"m/{n}/A", '{"tensor":0}', [""], [tensor], "")
+
+    for n in range(3000):  # the index takes 48 kB
+        put(n, torch.tensor([float(n)]))
+    with rest.open("wb", buffering=0) as file:
+        free = shutil.disk_usage(small_disk).free
+        file.write(bytes(free - 5 * 4096))
+    with pytest.raises(OSError, match="No space left"):
+        put(3000, torch.zeros(MIB * 3 // 4))
+    assert sorted(small_disk.iterdir()) == [rest, path]
+    for n in range(3001, 3004):
+        assert put(n, torch.tensor([float(n)])) is None
+        assert len(fs.load(path)) == n  # whatever comes, that many are stored
+        onnx.load(path)
+    rest.unlink()
+    put(3004, torch.zeros(MIB * 3 // 4))
+    writer.close()
+    with fs.load(path) as dump:
+        assert dump.verify() == []
+        assert (len(dump), dump.complete) == (3004, True)
+    assert len(list(small_disk.iterdir())) == 2

@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import struct
 import threading
 import time
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import faststeal as fs
+from faststeal._core import Reader
 from faststeal.capture import FaststealWarning
 from faststeal.dump import Dump, Key, Skipped
 
@@ -331,6 +333,42 @@ def test_while_it_is_written(tmp_path):
         add(X)
     assert len(dump) == 2
     assert len(fs.load(path)) == 4
+
+
+def test_verify_is_about_the_file(tmp_path):
+    path = tmp_path / "run.onnx"
+    with fs.steal_forward(Add(), dump_file=path) as capture:
+        capture.append("x", torch.ones(5))
+    dump = fs.load(path)
+    dump["x"].zero_()  # in memory
+    assert dump.verify() == []
+    path.rename(path.with_name("moved.onnx"))  # the file that was opened
+    assert dump.verify() == []
+    moved = bytearray(path.with_name("moved.onnx").read_bytes())
+    at = moved.find(struct.pack("<5f", *[1.0] * 5))
+    moved[at] ^= 1
+    path.write_bytes(moved)
+    assert fs.load(path).verify() == ["x/0/A: tensor 0 is not the one that was written"]
+    assert len(fs.load(bytes(moved)).verify()) == 1
+
+
+def test_copies_are_not_read_far_ahead(tmp_path):
+    path = tmp_path / "run.onnx"
+    with fs.steal_forward(Add(), dump_file=path) as capture:
+        for n in range(5):
+            capture.append(str(n), torch.full((2 << 20,), float(n)))
+    numbers = range(5)
+    assert len(Reader(str(path), "private").records(numbers)) == 5
+    assert len(Reader(str(path), "pread").records(numbers)) == 3  # once 16 MiB were exceeded
+    found = fs.load(path, mode="pread")
+    assert [value[0].item() for value in found.values()] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "key", [("\ud800", 0, 5), ("\ud800", "x", "I"), (1, 0, "I"), ("a", -1, "I")]
+)
+def test_what_no_key_is_made_of(dump, key):
+    assert key not in dump
 
 
 def test_verify_while_it_is_written(tmp_path):

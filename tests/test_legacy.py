@@ -345,3 +345,14 @@ def test_long_names_take_no_long_time():
     assert list(restored(name)) == [name]
     many = [f"dict_{i}___list_{j}___int" for i, j in itertools.product(range(100), range(100))]
     assert len(restored(*many)) == 100
+
+
+@pytest.mark.parametrize("levels", [101, 5_000])
+def test_names_deeper_than_any_object(levels):
+    name = "tuple_0.___" * levels + "int"
+    assert list(restore_legacy([(name, I)])) == [name]
+
+
+def test_numbers_larger_than_any_object():
+    name = f"list_{'9' * 5_000}.___int"
+    assert list(restore_legacy([(name, I)])) == [name]

@@ -127,6 +127,10 @@ else:
         a: object
 
 
+class Space(types.SimpleNamespace):
+    pass
+
+
 class Thing:
     """An ordinary class."""
 
@@ -202,7 +206,7 @@ VALUES = [
     int, dict, torch.Tensor, type(None), np.float32, np.ndarray, collections.OrderedDict,
     Point(1, 2), Point(T), Pair([T], (T,)), Frozen(1), FrozenSlots((1, T)), Slots(None, "b"),
     Attrs(1, 2), AttrsFrozen("a"), Thing(T, b=[T, {"c": None}]), Thing(None),
-    types.SimpleNamespace(), types.SimpleNamespace(a=1, keys=None),
+    types.SimpleNamespace(), types.SimpleNamespace(a=1, keys=None), Space(a=T), Space(b=[1]),
     (T,), [T, T], {"a": T}, {"a": [T, (T, None)], "b": {"c": T}}, (None, T, None), (T, (T,), True),
     *DERIVED,
 ]

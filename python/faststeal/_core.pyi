@@ -44,7 +44,7 @@ class Writer:
         external: Put the bytes of all tensors into `<path>.data`.
         sync: Make each record durable (`fdatasync`) before it is committed: survives a power loss.
         inline_limit: Payload bytes that go inside the file before external data begins; 1 GiB.
-        part_limit: Size in bytes at which the dump rolls over to `<stem>.1.onnx`.
+        part_limit: Size in bytes at which the dump rolls over to `<stem>.1<suffix>`.
 
     Raises:
         BlockingIOError: Another live capture is writing this file.

@@ -87,7 +87,7 @@ def steal_forward(  # noqa: PLR0913, PLR0917 - the signature is what users know
 
     Raises:
         TypeError: A wrong type, or a keyword that `fprint` does not take.
-        ValueError: A limit below zero, or an unknown `on_error`.
+        ValueError: A limit below zero, an unknown `on_error`, or notes that JSON cannot hold.
         OSError: The file cannot be created (on entry).
 
     Example:
@@ -133,8 +133,7 @@ def steal_append(name: str, obj: object) -> None:
     Raises:
         TypeError: `name` is no text.
     """
-    if not isinstance(name, str):
-        raise TypeError(f"name must be str, not {type(name).__name__}")
+    _check_text(name)
     if torch.compiler.is_compiling() or not _running:
         return
     running, thread = _running, threading.get_ident()
@@ -153,7 +152,8 @@ class Capture:
 
     Attributes:
         path: The file; None where nothing is stored.
-        skipped: Why a limit left out the values of a record, by key.
+        skipped: Why a limit left out the values of a record, by key; of the first 10,000 such
+            records, as are the two that follow (`Dump.skipped` has them all).
         lost: Why a record is missing, by key.
         described: Objects of a record that are described in place of their values, by key: texts.
     """
@@ -187,7 +187,7 @@ class Capture:
 
     @property
     def calls(self) -> int:
-        """Calls of captured modules so far, those that raised included."""
+        """Calls so far, those that raised included; of a module under two names, each is two."""
         return 0 if self._recording is None else self._recording.calls
 
     @property
@@ -213,8 +213,9 @@ class Capture:
     def __repr__(self) -> str:
         where = "without a file" if self.path is None else repr(str(self.path))
         state = "running" if self.running else "done" if self._recording else "not entered"
-        more = [f"{len(self.skipped)} skipped"] if self.skipped else []
-        more += [f"{len(self.lost)} lost"] if self.lost else []
+        skipped, lost = self._losses.skipped.total, self._losses.lost.total
+        more = [f"{skipped} skipped"] if skipped else []
+        more += [f"{lost} lost"] if lost else []
         return (
             f"<Capture {where}, {state}: {', '.join([f'{self.records} records', *more])} "
             f"of {self.calls} calls, {self.bytes_seen} bytes seen, {self.bytes_written} written>"
@@ -257,7 +258,8 @@ class Capture:
 
     def append(self, name: str, obj: object) -> None:
         """Store an object, as `steal_append` does, in this very capture."""
-        if self._recording is not None and self.running:
+        _check_text(name)
+        if self._recording is not None and self.running and not torch.compiler.is_compiling():
             self._recording.append(name, obj)
 
     def entered_by(self, thread: int) -> bool:
@@ -321,6 +323,11 @@ class Capture:
 
     def _label(self) -> str:
         return "steal_forward" if self.path is None else f"steal_forward to {str(self.path)!r}"
+
+
+def _check_text(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"name must be str, not {type(name).__name__}")
 
 
 def _check_limit(name: str, limit: int | None) -> None:

@@ -234,21 +234,21 @@ def _slots(cls: type) -> dict[str, types.MemberDescriptorType]:
 def _dict_descriptor(cls: type) -> types.GetSetDescriptorType | None:
     for base in cls.__mro__:
         found = vars(base).get("__dict__")
-        if type(found) is types.GetSetDescriptorType:
-            return found
+        if type(found) is types.GetSetDescriptorType or base is types.SimpleNamespace:
+            return cast("types.GetSetDescriptorType", found)
     return None
 
 
 def has_state(cls: type) -> bool:
     """Whether instances keep attributes where `get_state` finds them."""
-    return bool(_slots(cls)) or _dict_descriptor(cls) is not None or cls is types.SimpleNamespace
+    return bool(_slots(cls)) or _dict_descriptor(cls) is not None
 
 
 def _instance_dict(obj: object) -> dict[str, object] | None:
     cls = type(obj)
     descriptor = _dict_descriptor(cls)
     if descriptor is None:
-        return vars(obj) if cls is types.SimpleNamespace else None
+        return None
     found = descriptor.__get__(obj)
     return found if type(found) is dict else None
 
@@ -325,6 +325,6 @@ def blank(cls: type, base: type = object, *content: object) -> object:
     """
     if not _is_data(cls) or (base is object and _is_standard(cls)):
         raise TypeError(f"{class_name(cls)} is not rebuilt")
-    if cls is types.SimpleNamespace:
-        return types.SimpleNamespace()
+    if issubclass(cls, types.SimpleNamespace):
+        base = types.SimpleNamespace
     return cast("Callable[..., object]", base.__new__)(cls, *content)

@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 AnyKey: TypeAlias = Key | str
 _NUMBER = re.compile("[0-9]{1,20}").fullmatch
-_AT_A_TIME = 256  # records that are read in one call
+_AT_A_TIME = 256  # records that are read in one call, if they are views of the file
 _Given: TypeAlias = tuple[str, int, str] | str
 
 
@@ -161,8 +161,11 @@ class Dump(Mapping[AnyKey, Any]):
         self._check_open()
         restored, new = unflatten if self._device is None else self._restored, tuple.__new__
         there = [i for i, out in enumerate(self._left_out) if not out]
-        for start in range(0, len(there), _AT_A_TIME):
-            for key, tree, tensors in self._reader.records(there[start : start + _AT_A_TIME]):
+        start = 0
+        while start < len(there):
+            found = self._reader.records(there[start : start + _AT_A_TIME])
+            start += len(found)
+            for key, tree, tensors in found:
                 # Of hundreds of records a millisecond: written out, two calls are saved for each.
                 yield key[0] if key[2] == "A" else new(Key, key), restored(tree, tensors)
 
@@ -297,10 +300,11 @@ class Dump(Mapping[AnyKey, Any]):
 
     def _find_record(self, name: Any, iteration: Any, kind: Any) -> int:
         try:
-            return self._reader.find(name, iteration, kind)
-        except UnicodeEncodeError:  # as it was written, then
-            return self._reader.find(_encodable(name), iteration, _encodable(kind))
-        except (TypeError, OverflowError):  # not what a key is made of
+            try:
+                return self._reader.find(name, iteration, kind)
+            except UnicodeEncodeError:  # as it was written, then
+                return self._reader.find(_encodable(name), iteration, _encodable(kind))
+        except (TypeError, AttributeError, OverflowError):  # not what a key is made of
             return -1
 
     def _all_keys(self) -> list[AnyKey]:

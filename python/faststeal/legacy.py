@@ -92,11 +92,14 @@ class _Path:
     kind: str
 
 
+_MOST_LEVELS = 100  # as deep as an object is taken apart
+
+
 def _pattern(sep: str) -> re.Pattern[str]:
     end = re.escape(sep)
     return re.compile(
         rf"(?P<empty>tuple|list|dict)\.{end}(?=empty\Z)"
-        rf"|(?P<sequence>tuple|list)_(?P<index>\d+)(?P<last>\.?){end}"
+        rf"|(?P<sequence>tuple|list)_(?P<index>[0-9]{{1,18}})(?P<last>\.?){end}"
         # A tuple of keys may hold the separator.
         rf"|dict(?P<last_key>\.?)_(?P<key>\(\(.*?\)\)(?={end})|.*?){end}"
         rf"|(?P<cache>DynamicCache|StaticCache)(?P<last_part>\.?)_(?P<part>\w+?_cache){end}",
@@ -110,7 +113,7 @@ def _split(name: str, pattern: re.Pattern[str]) -> _Path | None:
     at = 0
     while name[at:] not in _KINDS:
         found = pattern.match(name, at)
-        if found is None:
+        if found is None or len(levels) == _MOST_LEVELS:
             return None
         levels.append(_level(found))
         at = found.end()

@@ -78,11 +78,11 @@ class _Seen:
             if tensor.nbytes == 0:
                 continue
             where = tensor.data_ptr(), tensor.nbytes
-            owner = self.owners.setdefault(where, key)
-            if owner is key:
+            if where not in self.owners:
+                self.owners[where] = key
                 new += tensor.nbytes
                 self.held.append(tensor)
-            owners.add(owner)
+            owners.add(self.owners[where])
         return new, owners.pop() if new == 0 and len(owners) == 1 else None
 
 

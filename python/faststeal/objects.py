@@ -300,8 +300,11 @@ def _any_object(walker: Walker, obj: object, path: str, depth: int) -> str:
     if walker.holds_tensors_since(mark):
         return f'{_head(cls, "object")}"fields":[{fields}]}}}}'
     # Without tensors, it is worth its attributes only if it is nothing but them.
-    builtin = any(not base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
-    if (builtin and cls is not types.SimpleNamespace) or walker.objects - before > _MAX_EMPTY:
+    builtin = any(
+        not base.__flags__ & _HEAP_TYPE and base is not types.SimpleNamespace
+        for base in cls.__mro__[:-1]
+    )
+    if builtin or walker.objects - before > _MAX_EMPTY:
         walker.rewind(mark)
         return walker.opaque(path, cls, describe(obj))
     if walker.has_notes_since(mark):

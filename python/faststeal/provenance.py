@@ -36,7 +36,7 @@ def provenance(notes: Mapping[str, Any] | None = None) -> str:
 
     Raises:
         TypeError: JSON cannot hold the notes.
-        ValueError: The notes contain themselves.
+        ValueError: The notes contain themselves, or NaN or an infinity, which JSON has not.
     """
     facts: dict[str, Any] = {
         "faststeal": __version__,
@@ -50,7 +50,7 @@ def provenance(notes: Mapping[str, Any] | None = None) -> str:
         facts["rank"] = rank
     if notes is not None:
         facts["notes"] = dict(notes)
-    return json.dumps(facts)
+    return json.dumps(facts, allow_nan=False)
 
 
 def _rank() -> int | None:

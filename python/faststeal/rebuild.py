@@ -35,7 +35,7 @@ __all__ = ["unflatten"]
 # A writer stops at 100; some nodes nest by two.
 _MAX_DEPTH = 250
 _REMEMBERED = 2048
-_LONG = 1 << 18
+_LONG = 1 << 14  # characters; what is longer is not remembered
 
 
 def unflatten(tree: str, tensors: Sequence[Tensor]) -> object:
@@ -79,8 +79,8 @@ def _compile(tree: str) -> tuple[int, Make]:
         raise FormatError(f"tree: expected JSON text in the grammar of trees: {error}") from error
     found = compiler.count, make
     if len(tree) < _LONG:
-        while len(_compiled) >= _REMEMBERED:
-            _compiled.pop(next(iter(_compiled)), None)
+        if len(_compiled) >= _REMEMBERED:
+            _compiled.clear()
         _compiled[tree] = found
     return found
 
@@ -447,10 +447,8 @@ def _object(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
     return compiler.composed(*known, rest, where, depth)
 
 
-def _members(
-    body: object, where: str, names: set[str], optional: frozenset[str] = frozenset()
-) -> None:
-    if type(body) is not dict or not names <= set(body) <= names | optional:
+def _members(body: object, where: str, names: set[str]) -> None:
+    if type(body) is not dict or set(body) != names:
         _refuse(where, f"an object with members {', '.join(sorted(names))}", body)
 
 

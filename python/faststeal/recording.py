@@ -27,6 +27,7 @@ _TEXT_LIMIT: Final = 10_000  # characters of an exception that are kept
 _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled  # noqa: SLF001
 _deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms  # noqa: SLF001
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id  # noqa: SLF001
+_function_modes: Callable[[], int] = torch._C._len_torch_function_stack  # noqa: SLF001
 
 
 class _Thread:
@@ -183,6 +184,21 @@ class Recording:
         *objects: Any,
     ) -> None:
         """Write a record for each name; what goes wrong is raised or noted, as the user wishes."""
+        if not _function_modes():
+            self._write(writer, numbers, kind, info, flatten_as, objects)
+            return
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - the user's modes see nothing of this
+            self._write(writer, numbers, kind, info, flatten_as, objects)
+
+    def _write(  # noqa: PLR0913, PLR0917 - as above
+        self,
+        writer: Writer,
+        numbers: _Numbers,
+        kind: str,
+        info: str,
+        flatten_as: Callable[..., Flat],
+        objects: tuple[Any, ...],
+    ) -> None:
         flat: Flat | None = None
         for name, number in numbers:
             text = name.text

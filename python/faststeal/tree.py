@@ -149,6 +149,8 @@ def _is_simple(values: Iterable[Any], shape: list[object], tensors: list[Tensor]
 
 
 def _remember(shape: tuple[object, ...], flat: Flat) -> Flat:
+    if len(shape) > _MANY:
+        return flat
     if len(_shapes) >= _MAX_SHAPES:
         _shapes.clear()
     _shapes[shape] = flat.tree, flat.paths[:]

@@ -141,10 +141,8 @@ class Walker:
         prefix = path + "." if path else ""
         tensors, paths, careful, find = self.tensors, self.paths, self.careful, SCALARS.get
         for key, item in pairs:
-            if type(key) is str and key in _names:
-                head, part = _names[key]
-            else:
-                head, part = self.key(key, path, depth)
+            known = _names.get(key) if type(key) is str else None
+            head, part = known or self.key(key, path, depth)
             cls = type(item)
             if cls is Tensor or cls is Parameter:
                 if careful:

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::AtPath;
 use crate::layout::{put_entry, Header, INDEX_FIELD};
+use crate::source::is_refused;
 use crate::wire::{self, filler_header, put_tag, put_varint, FILLER_HEADER, LEN};
 use crate::{Error, Result, TensorRef};
 
@@ -312,8 +313,20 @@ pub(crate) fn publish(temporary: &Path, path: &Path) -> Result<()> {
         }
     }
     std::fs::rename(temporary, path).at(path)?;
-    // What belonged to the dump that was just replaced.
-    remove_if_there(&path.with_file_name(format!("{}.data", file_name(path))))
+    if old.is_some() {
+        // It belonged to what was just replaced. If it stays, nothing refers to it.
+        let _ = remove_if_there(&path.with_file_name(format!("{}.data", file_name(path))));
+    }
+    Ok(())
+}
+
+/// Refuses a file whose external data no reader would take.
+pub(crate) fn check_location(path: &Path) -> Result<()> {
+    if is_refused(&file_name(path)) {
+        let message = "expected a file name without a backslash, and not one with # or * in front";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message)).at(path);
+    }
+    Ok(())
 }
 
 /// A lock that other captures see; it ends with the process.

@@ -40,7 +40,6 @@ pub(crate) struct DLPackVersion {
 }
 
 pub(crate) const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 3 };
-pub(crate) const FLAG_READ_ONLY: u64 = 1;
 
 #[repr(C)]
 pub(crate) struct DLManagedTensorVersioned {

@@ -64,10 +64,11 @@ impl TensorRef {
 
     /// Describes contiguous bytes.
     ///
-    /// The caller keeps `bytes` alive while the value is used.
+    /// # Safety
+    /// `bytes` outlive the value and its clones.
     #[must_use]
     #[allow(unsafe_code)]
-    pub fn from_bytes(bytes: &[u8], dtype: DataType, shape: &[i64]) -> Option<Self> {
+    pub unsafe fn from_bytes(bytes: &[u8], dtype: DataType, shape: &[i64]) -> Option<Self> {
         // SAFETY: contiguous, and the size is checked right after.
         let tensor = unsafe { Self::new(bytes.as_ptr(), dtype, shape, None) }?;
         (tensor.nbytes == bytes.len()).then_some(tensor)
@@ -352,6 +353,9 @@ mod tests {
             assert!(TensorRef::new(null, DataType::Float, &[-1], None).is_none());
             assert!(TensorRef::new(null, DataType::Float, &[i64::MAX, 4], None).is_none());
         }
-        assert!(TensorRef::from_bytes(&[0; 3], DataType::Float, &[1]).is_none());
+        // SAFETY: nothing is kept of the bytes.
+        #[allow(unsafe_code)]
+        let tensor = unsafe { TensorRef::from_bytes(&[0; 3], DataType::Float, &[1]) };
+        assert!(tensor.is_none());
     }
 }

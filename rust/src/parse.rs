@@ -441,3 +441,23 @@ pub(crate) fn typed_bytes(
     }
     Ok(out)
 }
+
+/// Bytes of the JSON value that `text` begins with.
+pub(crate) fn json_value_len(text: &[u8]) -> Option<usize> {
+    let (mut depth, mut in_string, mut i) = (0usize, false, 0);
+    while i < text.len() {
+        match (in_string, text[i]) {
+            (true, b'\\') => i += 1,
+            (_, b'"') => in_string = !in_string,
+            (false, b'{' | b'[') => depth += 1,
+            (false, b'}' | b']' | b',') if depth == 0 => return Some(i),
+            (false, b'}' | b']') => depth -= 1,
+            _ => {}
+        }
+        i += 1;
+        if depth == 0 && !in_string && matches!(text[i - 1], b'}' | b']' | b'"') {
+            return Some(i);
+        }
+    }
+    None
+}

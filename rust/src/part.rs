@@ -1,7 +1,9 @@
 //! One file of a dump: its records, and the constants that any model holds.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -10,7 +12,8 @@ use crate::error::AtPath;
 use crate::layout::{field, COMPLETE, INDEX_FIELD, PROVENANCE};
 use crate::native::{self, Found, Piece};
 use crate::parse::{
-    elements, parse_node, parse_tensor, typed_bytes, Cursor, Field, TensorHeader, MOST_RANK,
+    elements, json_value_len, parse_node, parse_tensor, typed_bytes, Cursor, Field, TensorHeader,
+    MOST_RANK,
 };
 use crate::record::{key_hash, split_key, SKIPPED_FLAG};
 use crate::source::{open_external, Memory, Mode, Shared, Source};
@@ -46,6 +49,8 @@ pub(crate) struct Part {
     /// How far the graph was written when it was opened: a capture that runs goes on behind.
     written: u64,
     pub(crate) native: bool,
+    /// Bytes behind the graph that no field covers: the file had grown, the graph had not.
+    pub(crate) zeros: u64,
     /// Whether the file is as it was written: offsets in it mean something.
     pub(crate) in_place: bool,
     pub(crate) end: End,
@@ -67,9 +72,30 @@ pub(crate) enum Definition {
 
 impl Part {
     pub(crate) fn open(path: &Path, mode: Mode) -> Result<Self> {
+        Self::open_by(path, mode, || open_regular(path))
+    }
+
+    /// The same file as it is on disk, whatever was written to its tensors in memory; `None` for
+    /// a model that has no file.
+    pub(crate) fn on_disk(&self) -> Result<Option<Self>> {
+        if self.folder.is_none() {
+            return Ok(None);
+        }
+        let open = || match self.source.file() {
+            Some(file) => file.try_clone().at(&self.path),
+            None => open_regular(&self.path),
+        };
+        let mode = if self.mode == Mode::Private { Mode::ReadOnly } else { self.mode };
+        let mut part = Self::open_by(&self.path, mode, open)?;
+        // A capture that runs is past that window by now.
+        part.zeros = part.zeros.min(self.zeros);
+        Ok(Some(part))
+    }
+
+    fn open_by(path: &Path, mode: Mode, open: impl Fn() -> Result<File>) -> Result<Self> {
         let mut tries = 0..MOST_TRIES;
         loop {
-            let source = Source::open(open_regular(path)?, mode).at(path)?;
+            let source = Source::open(open()?, mode).at(path)?;
             let len = source.len;
             let changed = || std::fs::metadata(path).is_ok_and(|now| now.len() != len);
             match Self::parse_file(path, mode, source) {
@@ -101,6 +127,7 @@ impl Part {
             graph: (0, 0),
             written: 0,
             native: false,
+            zeros: 0,
             in_place: false,
             end: End::Open,
             provenance: "{}".to_owned(),
@@ -140,12 +167,13 @@ impl Part {
     pub(crate) fn parse_model(&mut self) -> Result<Option<Field>> {
         let len = self.source.len;
         let (mut graph, mut index, mut native, mut complete) = (None, None, false, false);
-        let (mut filler, mut in_place) = (0, false);
+        let (mut filler, mut in_place, mut zeros) = (0, false, 0);
         let mut cursor = self.cursor(0, len);
         loop {
             let at = cursor.position;
             let open = graph.is_some() && native && index.is_none() && !complete;
             if open && self.is_zero(at) {
+                zeros = len - at;
                 break;
             }
             let Some(f) = cursor.next().map_err(no_model)? else { break };
@@ -179,6 +207,7 @@ impl Part {
         self.graph = graph;
         self.written = graph.1;
         self.native = native;
+        self.zeros = zeros;
         self.in_place = in_place && native;
         self.end = match index {
             _ if complete && native => End::Complete,
@@ -532,14 +561,29 @@ impl Part {
 
     /// What `make` gives for the tensor at `at`; if that is a copy, the one that is there.
     fn copied(&self, at: u64, make: impl FnOnce() -> Result<Shared>) -> Result<Shared> {
-        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(memory) = copies.get(&at).and_then(Weak::upgrade) {
+        let copies = || self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = |memory: Arc<Memory>| {
             let len = memory.bytes().len();
-            return Ok(Shared { memory, offset: 0, len });
+            Shared { memory, offset: 0, len }
+        };
+        if let Some(memory) = copies().get(&at).and_then(Weak::upgrade) {
+            return Ok(whole(memory));
         }
+        // Without the lock, since reading may take long.
         let data = make()?;
-        if data.is_copy() {
-            copies.insert(at, Arc::downgrade(&data.memory));
+        if !data.is_copy() {
+            return Ok(data);
+        }
+        match copies().entry(at) {
+            Entry::Occupied(mut entry) => {
+                if let Some(memory) = entry.get().upgrade() {
+                    return Ok(whole(memory)); // another thread was faster
+                }
+                entry.insert(Arc::downgrade(&data.memory));
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(Arc::downgrade(&data.memory));
+            }
         }
         Ok(data)
     }
@@ -589,7 +633,7 @@ impl Part {
             open.insert(location.to_owned(), again.clone());
             return again.share(offset, len, align).at(&folder.join(location));
         }
-        source.share(offset, len, align).at(Path::new(location))
+        source.share(offset, len, align).at(&self.folder.clone().unwrap_or_default().join(location))
     }
 }
 
@@ -627,26 +671,6 @@ impl RecordHeader<'_> {
         let description: Description = serde_json::from_str(&self.json).ok()?;
         Some(description.leaves.into_iter().map(|leaf| leaf.name).collect())
     }
-}
-
-/// Bytes of the JSON value that `text` begins with.
-pub(crate) fn json_value_len(text: &[u8]) -> Option<usize> {
-    let (mut depth, mut in_string, mut i) = (0usize, false, 0);
-    while i < text.len() {
-        match (in_string, text[i]) {
-            (true, b'\\') => i += 1,
-            (_, b'"') => in_string = !in_string,
-            (false, b'{' | b'[') => depth += 1,
-            (false, b'}' | b']' | b',') if depth == 0 => return Some(i),
-            (false, b'}' | b']') => depth -= 1,
-            _ => {}
-        }
-        i += 1;
-        if depth == 0 && !in_string && matches!(text[i - 1], b'}' | b']' | b'"') {
-            return Some(i);
-        }
-    }
-    None
 }
 
 /// Says what a field that makes no sense means where the fields are those of the model.

@@ -16,8 +16,7 @@ use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyType};
 use pyo3::{create_exception, ffi, intern};
 
 use crate::dlpack::{
-    DLDataType, DLDevice, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, CPU,
-    FLAG_READ_ONLY, VERSION,
+    DLDataType, DLDevice, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, CPU, VERSION,
 };
 use crate::native::Found;
 use crate::parse::MOST_RANK;
@@ -28,6 +27,9 @@ use crate::value::{Output, Tensor};
 use crate::{reader, writer, DataType, Error, Leaf, Mode, Options, Record, TensorRef};
 
 create_exception!(faststeal, FaststealError, PyException);
+
+/// Once so many bytes were copied into memory, no more records are read ahead.
+const MOST_COPIED: usize = 16 << 20;
 
 /// Below so many bytes the GIL is kept: taking it back costs more than the work.
 const SMALL: usize = 64 << 10;
@@ -179,10 +181,7 @@ fn tensor_ref(api: &DLPackExchangeAPI, tensor: &Bound<'_, PyAny>) -> Result<Tens
             return Err("its negative bit is set".into());
         }
         DataType::Int8 | DataType::Uint8 => {
-            let exact = tensor
-                .getattr(intern!(py, "dtype"))
-                .and_then(|dtype| dtype.getattr(intern!(py, "itemsize")).map(|_| dtype))
-                .is_ok_and(|found| is_byte(py, &found));
+            let exact = tensor.getattr(intern!(py, "dtype")).is_ok_and(|found| is_byte(py, &found));
             if !exact {
                 return Err("its element type has no ONNX counterpart".into());
             }
@@ -266,6 +265,7 @@ fn to_torch<'py>(
             version: VERSION,
             manager_ctx: std::ptr::null_mut(),
             deleter: Some(free_view),
+            // A read-only mapping is not flagged: torch would warn at each tensor and do no more.
             flags: 0,
             dl_tensor: DLTensor {
                 data: start.cast_mut().cast::<c_void>(),
@@ -278,8 +278,6 @@ fn to_torch<'py>(
             },
         },
     });
-    // A read-only mapping is not flagged: torch would warn at each tensor and do no more.
-    view.managed.flags &= !FLAG_READ_ONLY;
     view.managed.dl_tensor.ndim = i32::try_from(rank).unwrap_or(0);
     view.managed.dl_tensor.shape = view.shape.as_mut_ptr();
     view.managed.dl_tensor.strides = view.shape[rank..].as_mut_ptr();
@@ -504,7 +502,12 @@ impl Reader {
         py: Python<'py>,
         index: usize,
     ) -> PyResult<(String, Vec<Bound<'py, PyAny>>)> {
-        let (api, (tree, tensors)) = (exchange(py)?, self.open()?.record(index)?);
+        let (api, reader) = (exchange(py)?, self.open()?);
+        // Views cost less than taking the GIL back; plain reads may take long.
+        let (tree, tensors) = match reader.mode() {
+            Mode::Pread => py.detach(|| reader.record(index))?,
+            _ => reader.record(index)?,
+        };
         Ok((tree, all_to_torch(py, api, tensors)?))
     }
 
@@ -512,15 +515,20 @@ impl Reader {
     fn records<'py>(&self, py: Python<'py>, indices: Vec<usize>) -> PyResult<Vec<PyRecord<'py>>> {
         let (api, reader) = (exchange(py)?, self.open()?);
         let (mut texts, mut found) = (Texts::default(), Found::default());
-        let read = |i| {
+        let (mut out, mut copied) = (Vec::with_capacity(indices.len()), 0);
+        for i in indices {
             reader.read(i, &mut found)?;
             let Some(key) = texts.key(py, &found.key) else {
                 return Err(PyValueError::new_err(format!("record {i} has no key")));
             };
+            copied += found.tensors.iter().map(Tensor::copied).sum::<usize>();
             let tensors = all_to_torch(py, api, found.tensors.drain(..))?;
-            Ok((key, texts.text(py, &found.tree), tensors))
-        };
-        indices.into_iter().map(read).collect()
+            out.push((key, texts.text(py, &found.tree), tensors));
+            if copied > MOST_COPIED {
+                break;
+            }
+        }
+        Ok(out)
     }
 
     fn info(&self, index: usize) -> PyResult<String> {

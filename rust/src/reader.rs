@@ -73,6 +73,12 @@ impl Reader {
         self.len() == 0
     }
 
+    /// How it was opened.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.parts[0].mode
+    }
+
     /// Whether this is a dump of this crate.
     #[must_use]
     pub fn native(&self) -> bool {
@@ -217,6 +223,15 @@ impl Reader {
     /// Checks what opening leaves out; one line for each problem.
     #[must_use]
     pub fn verify(&self) -> Vec<String> {
+        let parts = self.parts.iter().map(Part::on_disk).collect::<Result<Option<Vec<_>>>>();
+        match parts {
+            Ok(Some(parts)) => Self::new(parts).problems(),
+            Ok(None) => self.problems(),
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut keys = std::collections::HashSet::new();
         for i in 0..self.len() {
@@ -238,6 +253,12 @@ impl Reader {
             }
             if let Err(error) = part.check_definitions() {
                 problems.push(error.to_string());
+            }
+            if part.zeros > 0 {
+                problems.push(format!(
+                    "{path}: other readers refuse the {} zeros at its end; a repair cuts them off",
+                    part.zeros
+                ));
             }
         }
         problems

@@ -233,6 +233,11 @@ impl Source {
         Self { memory: Some(Arc::new(Memory::copy_of(bytes))), file: None, len }
     }
 
+    /// The open file, where it is kept.
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.file.as_ref().map(|(file, _)| file)
+    }
+
     /// All of it, where headers are read from memory.
     pub(crate) fn memory(&self) -> Option<&[u8]> {
         let memory = self.memory.as_ref().filter(|_| self.file.is_none());
@@ -343,6 +348,11 @@ impl Source {
     }
 }
 
+/// Whether a location has a meaning of its own to some reader, or none to any.
+pub(crate) fn is_refused(location: &str) -> bool {
+    location.is_empty() || location.contains(['\0', '\\']) || location.starts_with(['#', '*'])
+}
+
 /// Opens external data as its location may be trusted: a regular file below the model's folder, by
 /// a relative path without a link, and with no other name.
 pub(crate) fn open_external(folder: &Path, location: &str) -> Result<File, String> {
@@ -350,7 +360,7 @@ pub(crate) fn open_external(folder: &Path, location: &str) -> Result<File, Strin
     use std::path::Component;
 
     let bad = |what: &str| format!("external data at {location:?}: {what}");
-    if location.is_empty() || location.contains(['\0', '\\']) || location.starts_with(['#', '*']) {
+    if is_refused(location) {
         return Err(bad("expected a relative path"));
     }
     let mut path = folder.to_owned();

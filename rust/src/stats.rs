@@ -245,7 +245,10 @@ mod tests {
     fn stats(values: &[f32]) -> Stats {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let shape = [i64::try_from(values.len()).unwrap()];
-        Stats::of(&TensorRef::from_bytes(&bytes, DataType::Float, &shape).unwrap())
+        // SAFETY: the bytes outlive the call.
+        #[allow(unsafe_code)]
+        let tensor = unsafe { TensorRef::from_bytes(&bytes, DataType::Float, &shape) }.unwrap();
+        Stats::of(&tensor)
     }
 
     #[test]

@@ -15,6 +15,16 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Bytes of memory that it takes for itself; 0 for a view of the file.
+    #[must_use]
+    pub fn copied(&self) -> usize {
+        if self.data.is_copy() {
+            self.data.bytes().len()
+        } else {
+            0
+        }
+    }
+
     /// The elements as they lie in the file: little-endian, row-major, packed.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_128;
 
 use crate::disk::{
-    create_part, file_name, for_each_piece, part_path, part_provenance, random_id, tail, unlock,
-    Arena, DataFile, Gathered,
+    check_location, create_part, file_name, for_each_piece, part_path, part_provenance, random_id,
+    tail, unlock, Arena, DataFile, Gathered,
 };
 use crate::error::AtPath;
 use crate::layout::{
@@ -127,6 +127,7 @@ impl Writer {
     /// # Errors
     /// [`Error::Locked`] if another live capture is writing the file, [`Error::Io`] otherwise.
     pub fn create(path: &Path, provenance: &str, options: Options) -> Result<Self> {
+        check_location(path)?;
         let run = random_id();
         let created = create_part(path, &part_provenance(provenance, &run, 0))?;
         Ok(Self {
@@ -365,7 +366,7 @@ impl Writer {
         self.reserve(next)?;
         head.extend_from_slice(&filler_header(self.end - next - FILLER_HEADER));
         self.raise_opset(opset)?;
-        self.write_external(&placed, sources, data_end)?;
+        self.write_external(&placed, sources)?;
         self.write_body(head, &cuts, sources)?;
         if self.options.sync {
             self.file.sync_data().at(&self.path)?;
@@ -399,7 +400,7 @@ impl Writer {
     }
 
     /// Data first, then the commit of the record that refers to them.
-    fn write_external(&mut self, placed: &[Placed], sources: &[Source], end: u64) -> Result<()> {
+    fn write_external(&mut self, placed: &[Placed], sources: &[Source]) -> Result<()> {
         let external: Vec<_> = placed.iter().filter_map(|p| Some((p.leaf, p.external?))).collect();
         if external.is_empty() {
             return Ok(());
@@ -419,7 +420,6 @@ impl Writer {
             }
             output.flush().at(&data.path)?;
         }
-        debug_assert!(end >= data.end);
         if self.options.sync {
             data.file.sync_data().at(&data.path)?;
         }
@@ -521,7 +521,10 @@ impl Writer {
         let part = self.part + 1;
         let next = part_path(&self.first, part);
         let created = create_part(&next, &part_provenance(&self.provenance, &self.run, part))?;
-        self.finish(Some(&file_name(&next)))?;
+        if let Err(error) = self.finish(Some(&file_name(&next))) {
+            let _ = std::fs::remove_file(&next);
+            return Err(error);
+        }
         self.part = part;
         self.path = next;
         self.earlier.push(std::mem::replace(&mut self.file, created.file));
@@ -573,6 +576,7 @@ impl Writer {
         let arena = self.arena();
         reserved.and_then(|()| arena.finish(&self.file, tail).at(&self.path)).or_else(|error| {
             arena.finish(&self.file, Vec::new()).at(&self.path)?;
+            self.end = self.position + FILLER_HEADER;
             Err(error)
         })?;
         if self.options.sync {
