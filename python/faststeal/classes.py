@@ -231,11 +231,16 @@ def _slots(cls: type) -> dict[str, types.MemberDescriptorType]:
 
 
 @by_class
-def _dict_descriptor(cls: type) -> types.GetSetDescriptorType | None:
+def _dict_descriptor(
+    cls: type,
+) -> types.GetSetDescriptorType | types.MemberDescriptorType | None:
     for base in cls.__mro__:
         found = vars(base).get("__dict__")
-        if type(found) is types.GetSetDescriptorType or base is types.SimpleNamespace:
-            return cast("types.GetSetDescriptorType", found)
+        if type(found) is types.GetSetDescriptorType:
+            return found
+        # Its own is of the kind that slots are; nobody else's of that kind is to be trusted.
+        if base is types.SimpleNamespace and type(found) is types.MemberDescriptorType:
+            return found
     return None
 
 

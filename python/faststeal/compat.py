@@ -205,8 +205,8 @@ def _computed(
         names = [leaf["name"] for leaf in info["leaves"]]
         while isinstance(source, str) and not values.keys() >= set(names):
             part += 1  # a dump that grows too large goes on in a file of this name
-            first = Path(source)
-            path = first.with_name(f"{first.stem}.{part}{first.suffix}")
+            path = Path(source)
+            path = path.with_name(f"{path.stem}.{part}{path.suffix}")
             values.update(run_model(str(path), engine))
         tensors = [value for value in map(values.get, names) if isinstance(value, torch.Tensor)]
         return json.dumps(info["tree"], separators=(",", ":")), tensors

@@ -99,6 +99,7 @@ def _pattern(sep: str) -> re.Pattern[str]:
     end = re.escape(sep)
     return re.compile(
         rf"(?P<empty>tuple|list|dict)\.{end}(?=empty\Z)"
+        # As many digits as 64 bits hold: a number of any length takes long to read.
         rf"|(?P<sequence>tuple|list)_(?P<index>[0-9]{{1,18}})(?P<last>\.?){end}"
         # A tuple of keys may hold the separator.
         rf"|dict(?P<last_key>\.?)_(?P<key>\(\(.*?\)\)(?={end})|.*?){end}"

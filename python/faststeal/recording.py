@@ -5,7 +5,7 @@ import json
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 
@@ -19,6 +19,8 @@ from faststeal.tree import Flat, flatten, flatten_call
 
 __all__ = ["Recording"]
 
+_T = TypeVar("_T")
+
 _TEXT_LIMIT: Final = 10_000  # characters of an exception that are kept
 
 # The functions below the public ones, which are asked for every call: the first answers for all
@@ -28,6 +30,12 @@ _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled  # noqa: S
 _deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms  # noqa: SLF001
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id  # noqa: SLF001
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack  # noqa: SLF001
+
+
+def _unseen(function: Callable[..., _T], *args: Any) -> _T:
+    """Call a function that the user's modes are to see nothing of."""
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        return function(*args)
 
 
 class _Thread:
@@ -184,22 +192,9 @@ class Recording:
         *objects: Any,
     ) -> None:
         """Write a record for each name; what goes wrong is raised or noted, as the user wishes."""
-        if not _function_modes():
-            self._write(writer, numbers, kind, info, flatten_as, objects)
-            return
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - the user's modes see nothing of this
-            self._write(writer, numbers, kind, info, flatten_as, objects)
-
-    def _write(  # noqa: PLR0913, PLR0917 - as above
-        self,
-        writer: Writer,
-        numbers: _Numbers,
-        kind: str,
-        info: str,
-        flatten_as: Callable[..., Flat],
-        objects: tuple[Any, ...],
-    ) -> None:
         flat: Flat | None = None
+        # The core asks tensors for what DLPack does not tell.
+        write = functools.partial(_unseen, writer.write) if _function_modes() else writer.write
         for name, number in numbers:
             text = name.text
             key = f"{text}/{number}/{kind}"
@@ -210,12 +205,12 @@ class Recording:
                 if flat is None:
                     flat = flatten_as(*objects)
                 try:
-                    reason = writer.write(
+                    reason = write(
                         key, prefix, flat.tree, flat.paths, flat.tensors, info, flat.leaves
                     )
                 except NotPlainError:
                     flat = flatten_as(*objects, careful=True)
-                    reason = writer.write(
+                    reason = write(
                         key, prefix, flat.tree, flat.paths, flat.tensors, info, flat.leaves
                     )
             except Exception as error:

@@ -633,7 +633,10 @@ impl Part {
             open.insert(location.to_owned(), again.clone());
             return again.share(offset, len, align).at(&folder.join(location));
         }
-        source.share(offset, len, align).at(&self.folder.clone().unwrap_or_default().join(location))
+        source.share(offset, len, align).map_err(|source| {
+            let folder = self.folder.as_deref().unwrap_or(Path::new(""));
+            Error::Io { path: folder.join(location), source }
+        })
     }
 }
 
