@@ -5,7 +5,8 @@
 in a process of its own: as they are, and with this package's functions in place of the functions of
 the same names. What fails only the second time is a failure, but for the tests in `EXPECTED`.
 
-The tests need what onnx-diagnostic needs: scipy and optree, besides what its package asks for.
+The tests need what onnx-diagnostic needs: scipy and optree, besides what its package asks for, and
+a transformers that its release knows (0.9.3 knows 5.5, and does not import with 5.25).
 """
 
 import argparse
