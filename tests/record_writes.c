@@ -87,6 +87,17 @@ PWRITEV(pwritev64)
 FTRUNCATE(ftruncate)
 FTRUNCATE(ftruncate64)
 
+/* Only ever called to make a file longer. */
+#define FALLOCATE(name) \
+  int name(int fd, int mode, off_t offset, off_t length) { \
+    NEXT(int, #name, int, int, off_t, off_t) \
+    int done = next(fd, mode, offset, length); \
+    if (done == 0) put_fd("length", offset + length, fd, NULL, 0); \
+    return done; \
+  }
+FALLOCATE(fallocate)
+FALLOCATE(fallocate64)
+
 int rename(const char *from, const char *to) {
   NEXT(int, "rename", const char *, const char *)
   int done = next(from, to);

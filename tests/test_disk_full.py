@@ -194,22 +194,31 @@ def test_no_room_to_roll_over(small_disk):
     def put(n, tensor):
         return writer.write(f"m/{n}/A", f"m/{n}/A", '{"tensor":0}', [""], [tensor], "")
 
-    for n in range(3000):  # the index takes 48 kB
-        put(n, torch.tensor([float(n)]))
-    with rest.open("wb", buffering=0) as file:
-        free = shutil.disk_usage(small_disk).free
-        file.write(bytes(free - 5 * 4096))
+    def leave(pages):
+        with rest.open("ab", buffering=0) as file:
+            file.write(bytes(shutil.disk_usage(small_disk).free - pages * 4096))
+
+    for stored in range(3000):  # the index takes 48 kB
+        put(stored, torch.tensor([float(stored)]))
+    leave(30)
+    size, beyond, stored = path.stat().st_size, 0, 3000
+    while beyond < 150:  # into what was only promised: there is no room to allocate ahead
+        put(stored, torch.tensor([float(stored)]))
+        stored += 1
+        beyond += path.stat().st_size > size
+    leave(5)
     with pytest.raises(OSError, match="No space left"):
-        put(3000, torch.zeros(MIB * 3 // 4))
+        put(stored, torch.zeros(MIB * 3 // 4))
     assert sorted(small_disk.iterdir()) == [rest, path]
-    for n in range(3001, 3004):
-        assert put(n, torch.tensor([float(n)])) is None
-        assert len(fs.load(path)) == n  # whatever comes, that many are stored
+    for _ in range(3):
+        assert put(stored + 1, torch.tensor([float(stored)])) is None
+        stored += 1
+        assert len(fs.load(path)) == stored  # whatever comes, that many are stored
         onnx.load(path)
     rest.unlink()
-    put(3004, torch.zeros(MIB * 3 // 4))
+    put(stored + 1, torch.zeros(MIB * 3 // 4))
     writer.close()
     with fs.load(path) as dump:
         assert dump.verify() == []
-        assert (len(dump), dump.complete) == (3004, True)
+        assert (len(dump), dump.complete) == (stored + 1, True)
     assert len(list(small_disk.iterdir())) == 2

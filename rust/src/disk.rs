@@ -30,7 +30,7 @@ impl Arena {
     /// mend: no system call extends a file and writes to its end at once.
     pub(crate) fn extend(&self, file: &File, old_end: u64) -> io::Result<()> {
         if self.end > old_end {
-            file.set_len(self.end)?;
+            grow(file, old_end, self.end)?;
             let header = filler_header(self.end - old_end - FILLER_HEADER);
             if let Err(error) = file.write_all_at(&header, old_end) {
                 file.set_len(old_end)?;
@@ -83,6 +83,21 @@ pub(crate) fn tail<'a>(
         out.extend_from_slice(&offset.to_le_bytes());
     }
     out
+}
+
+/// Makes a file longer, with blocks of its own if there are enough: writing is faster then.
+fn grow(file: &File, from: u64, to: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    if let (Ok(offset), Ok(length)) = (from.try_into(), (to - from).try_into()) {
+        // SAFETY: the descriptor is open; the call touches no memory.
+        #[allow(unsafe_code)]
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, length) } == 0 {
+            return Ok(());
+        }
+        // What it took of a disk that is nearly full is given back.
+        file.set_len(from)?;
+    }
+    file.set_len(to)
 }
 
 pub(crate) fn write_graph_length(file: &File, word_at: u64, graph_end: u64) -> io::Result<()> {

@@ -189,6 +189,23 @@ impl<'a> Gather<'a> {
         }
     }
 
+    /// Goes to one of the logical bytes, `offset` being a multiple of the item size.
+    pub(crate) fn seek(&mut self, offset: usize) {
+        self.left = self.tensor.nbytes - offset;
+        let mut index = offset / self.tensor.item;
+        self.inner.2 = index % self.inner.0;
+        index /= self.inner.0;
+        self.row = 0;
+        for (size, stride, at) in self.outer.iter_mut().rev() {
+            *at = index % *size;
+            index /= *size;
+            #[allow(clippy::cast_possible_wrap)]
+            {
+                self.row += *at as isize * *stride;
+            }
+        }
+    }
+
     /// Fills `out` (a multiple of the item size) as far as there are elements; returns the bytes.
     pub(crate) fn fill(&mut self, out: &mut [u8]) -> usize {
         let item = self.tensor.item;

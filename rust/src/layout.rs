@@ -95,7 +95,8 @@ pub(crate) fn put_entry(out: &mut Vec<u8>, field: u32, key: &str, value: &str) {
 }
 
 /// A Constant node. `base` is the position in the file of `out`'s first byte plus what other bytes
-/// stand between, so that the data that follow are aligned.
+/// stand between, so that the data that follow are aligned. Returns where in the file the digits
+/// of the digest are.
 pub(crate) fn put_constant(
     out: &mut Vec<u8>,
     base: u64,
@@ -104,7 +105,7 @@ pub(crate) fn put_constant(
     dims: &[i64],
     digest: Option<Digest>,
     place: &Place,
-) {
+) -> Option<u64> {
     let node = begin(out, field::GRAPH_NODE);
     put_bytes(out, field::NODE_OUTPUT, name.as_bytes());
     put_bytes(out, field::NODE_OP_TYPE, b"Constant");
@@ -116,9 +117,10 @@ pub(crate) fn put_constant(
         put_uint(out, field::TENSOR_DIMS, dim.unsigned_abs());
     }
     put_uint(out, field::TENSOR_DATA_TYPE, dtype as u64);
-    if let Some(Digest(digest)) = digest {
-        put_entry(out, field::TENSOR_METADATA, CHECKSUM, &format!("{digest:032x}"));
-    }
+    let digits = digest.map(|digest| {
+        put_entry(out, field::TENSOR_METADATA, CHECKSUM, &digest.hex());
+        base + out.len() as u64 - Digest::DIGITS
+    });
     let beyond = match *place {
         Place::Inline(nbytes) => {
             // Padding inside raw_data passes the checker and fails in onnxruntime: hence a filler.
@@ -144,6 +146,7 @@ pub(crate) fn put_constant(
     end(out, tensor, beyond);
     end(out, attribute, beyond);
     end(out, node, beyond);
+    digits
 }
 
 /// `Identity` where the shape is the original's, else `Reshape` (whose shape is a Constant).

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use twox_hash::XxHash3_128;
 
-use crate::DataType;
+use crate::{DataType, TensorRef};
 
 /// Digest of a tensor's logical bytes: XXH3-128.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,13 @@ pub(crate) struct Digest(pub(crate) u128);
 impl Digest {
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes))
+    }
+
+    pub(crate) const DIGITS: u64 = size_of::<Hex>() as u64;
+
+    /// As it stands in the file.
+    pub(crate) fn hex(self) -> String {
+        format!("{:032x}", self.0)
     }
 
     pub(crate) fn from_hex(hex: &Hex) -> Option<Self> {
@@ -30,6 +37,28 @@ impl Digest {
 
 /// A digest as it stands in the file: read only when it is compared.
 pub(crate) type Hex = [u8; 32];
+
+/// A few of a tensor's logical bytes, hashed: tensors with different sketches differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sketch(u64);
+
+impl Sketch {
+    #[allow(clippy::cast_possible_truncation)] // it need not tell all apart
+    pub(crate) fn of(tensor: &TensorRef) -> Self {
+        // So many cache lines, evenly spread.
+        const LINES: usize = 64;
+        const LINE: usize = 64;
+        let mut lines = [0; LINES * LINE];
+        let nbytes = tensor.nbytes();
+        let step = (nbytes / LINES).next_multiple_of(LINE).max(LINE);
+        let mut gather = tensor.gather();
+        for (line, offset) in lines.chunks_mut(LINE).zip((0..nbytes).step_by(step)) {
+            gather.seek(offset);
+            gather.fill(line);
+        }
+        Self(XxHash3_128::oneshot_with_seed(nbytes as u64, &lines) as u64)
+    }
+}
 
 /// A tensor that was stored under its own name.
 #[derive(Debug, Clone)]
@@ -66,14 +95,32 @@ const SHARDS: usize = 64;
 /// an older one is read from the file.
 const RECENT: usize = 4096;
 
+/// One bit is set for each sketch: what finds it clear is new, and there are never more.
+const SKETCHES: usize = 1 << 20;
+
 pub(crate) struct Seen {
     shards: Vec<Shard>,
     recent: Vec<Option<Original>>,
+    sketches: Vec<u64>,
 }
 
 impl Seen {
     pub(crate) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect(), recent: vec![None; RECENT] }
+        Self {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            recent: vec![None; RECENT],
+            sketches: vec![0; SKETCHES / 64],
+        }
+    }
+
+    /// Notes a large tensor; true if no other with these bytes was noted.
+    #[allow(clippy::cast_possible_truncation)]
+    pub(crate) fn note(&mut self, Sketch(sketch): Sketch) -> bool {
+        let word = &mut self.sketches[(sketch >> 6) as usize % (SKETCHES / 64)];
+        let bit = 1 << (sketch % 64);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
     }
 
     /// The original of these bytes. `read` fetches one that is not at hand by its offset.
@@ -112,6 +159,39 @@ fn slot(key: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sketch(bytes: &[u8], shape: &[usize], strides: Option<&[usize]>) -> Sketch {
+        let signed = |sizes: &[usize]| sizes.iter().map(|n| i64::try_from(*n).unwrap()).collect();
+        let (shape, strides): (Vec<i64>, Option<Vec<i64>>) = (signed(shape), strides.map(signed));
+        // SAFETY: the shape covers the bytes, which live until the end of the call.
+        #[allow(unsafe_code)]
+        let tensor =
+            unsafe { TensorRef::new(bytes.as_ptr(), DataType::Uint8, &shape, strides.as_deref()) };
+        Sketch::of(&tensor.unwrap())
+    }
+
+    #[test]
+    fn the_same_bytes_have_the_same_sketch() {
+        for (rows, columns) in [(1usize, 1usize), (3, 21), (64, 64), (1000, 1049)] {
+            let n = rows * columns;
+            let bytes: Vec<u8> = (0..n).map(|i| (i * 7919 / 32).to_le_bytes()[0]).collect();
+            let turned: Vec<u8> = (0..n).map(|i| bytes[i % rows * columns + i / rows]).collect();
+            let of_bytes = sketch(&bytes, &[n], None);
+            assert_eq!(sketch(&turned, &[rows, columns], Some(&[1, rows])), of_bytes);
+            let mut other = bytes.clone();
+            other[0] ^= 1;
+            assert_ne!(sketch(&other, &[n], None), of_bytes);
+            assert_ne!(sketch(&bytes[1..], &[n - 1], None), of_bytes);
+        }
+    }
+
+    #[test]
+    fn what_is_new_is_told_once() {
+        let mut seen = Seen::new();
+        let sketches: Vec<Sketch> = (0..200u8).map(|i| sketch(&[i], &[1], None)).collect();
+        assert!(sketches.iter().filter(|sketch| seen.note(**sketch)).count() > 195);
+        assert!(!sketches.iter().any(|sketch| seen.note(*sketch)));
+    }
 
     fn original(bytes: &[u8], offset: u64) -> Original {
         Original {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use twox_hash::XxHash3_128;
 
@@ -18,7 +19,7 @@ use crate::layout::{
 };
 use crate::parse::read_original;
 use crate::record::{key_hash, record_json, value_names, Leaf, Record, LONGEST_NAME, SKIPPED_FLAG};
-use crate::seen::{Digest, Original, Seen};
+use crate::seen::{Digest, Original, Seen, Sketch};
 use crate::wire::{filler_header, filler_to, put_filler, FILLER_HEADER};
 use crate::{DataType, Error, Result, TensorRef};
 
@@ -58,14 +59,37 @@ impl Default for Options {
 enum Source<'a> {
     Memory(&'a [u8]),
     Scratch(usize, usize),
-    /// Strided and too large for the scratch: gathered again, a piece at a time.
+    /// Strided and too large for the scratch: gathered a piece at a time, whenever it is needed.
     Strided(&'a TensorRef),
+}
+
+impl Source<'_> {
+    fn digest(&self, scratch: &[u8]) -> Digest {
+        match self {
+            Self::Memory(bytes) => Digest::of(bytes),
+            Self::Scratch(start, n) => Digest::of(&scratch[*start..start + n]),
+            Self::Strided(tensor) => {
+                let mut hasher = XxHash3_128::new();
+                for_each_piece(tensor, |piece| {
+                    hasher.write(piece);
+                    Ok(())
+                })
+                .unwrap_or_default(); // the closure cannot fail
+                Digest(hasher.finish_128())
+            }
+        }
+    }
 }
 
 /// What is done about a leaf.
 enum Plan {
-    Store(Digest),
-    Alias { name: String, hint: Hint, same_shape: bool },
+    /// Without a digest if the sketch says that it is new: hashed while it is written.
+    Store(Option<Digest>),
+    Alias {
+        name: String,
+        hint: Hint,
+        same_shape: bool,
+    },
 }
 
 enum Hint {
@@ -78,8 +102,12 @@ enum Hint {
 struct Placed {
     leaf: usize,
     node: u64,
+    /// Where the digits of its digest are.
+    digits: Option<u64>,
     external: Option<(u64, u64)>,
 }
+/// From so many bytes on, hashing takes longer than to start a thread for it.
+const LARGE: usize = 1 << 20;
 /// Up to so much is gathered once and held until it is written; beyond, memory is read twice.
 const SCRATCH: usize = 4 << 20;
 
@@ -111,6 +139,8 @@ pub struct Writer {
     index: Vec<Vec<[u64; 2]>>,
     head: Vec<u8>,
     scratch: Vec<u8>,
+    /// There is a second core, which hashes while this one writes.
+    parallel: bool,
     records: u64,
     skipped: u64,
     bytes_seen: u64,
@@ -152,6 +182,7 @@ impl Writer {
             index: Vec::new(),
             head: Vec::new(),
             scratch: Vec::new(),
+            parallel: thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
             records: 0,
             skipped: 0,
             bytes_seen: 0,
@@ -182,7 +213,7 @@ impl Writer {
             return self.append_skipped(record, reason);
         }
         self.roll_over_for(record, total)?;
-        let (sources, plans) = self.plan(record.leaves);
+        let (sources, mut plans) = self.plan(record.leaves);
         let new: u64 = plans
             .iter()
             .zip(record.leaves)
@@ -195,7 +226,7 @@ impl Writer {
                 format!("{new} new bytes after {written} are over the total limit of {limit}");
             return self.append_skipped(record, reason);
         }
-        self.append_stored(record, &sources, &plans, new)?;
+        self.append_stored(record, &sources, &mut plans, new)?;
         self.records += 1;
         Ok(None)
     }
@@ -206,15 +237,31 @@ impl Writer {
         let mut sources = Vec::with_capacity(leaves.len());
         let mut plans: Vec<Plan> = Vec::with_capacity(leaves.len());
         let mut here: HashMap<(u128, DataType), usize> = HashMap::new();
+        let mut unhashed: Vec<(Sketch, usize)> = Vec::new();
         for (i, leaf) in leaves.iter().enumerate() {
-            let (source, digest) = self.digest(&leaf.tensor);
-            sources.push(source);
-            let dtype = leaf.tensor.dtype();
-            if leaf.tensor.nbytes() == 0 {
-                plans.push(Plan::Store(digest));
+            let tensor = &leaf.tensor;
+            sources.push(self.source(tensor));
+            if tensor.nbytes() >= LARGE {
+                let sketch = Sketch::of(tensor);
+                if self.seen.note(sketch) && self.parallel {
+                    plans.push(Plan::Store(None));
+                    unhashed.push((sketch, i));
+                    continue;
+                }
+                // Those of this record that may be the same must be known now.
+                for &(_, j) in unhashed.iter().filter(|(other, _)| *other == sketch) {
+                    let digest = sources[j].digest(&self.scratch);
+                    here.entry((digest.0, leaves[j].tensor.dtype())).or_insert(j);
+                    plans[j] = Plan::Store(Some(digest));
+                }
+                unhashed.retain(|(other, _)| *other != sketch);
+            }
+            let digest = sources[i].digest(&self.scratch);
+            let (dtype, dims) = (tensor.dtype(), tensor.dims());
+            if tensor.nbytes() == 0 {
+                plans.push(Plan::Store(Some(digest)));
                 continue;
             }
-            let dims = leaf.tensor.dims();
             if let Some(&first) = here.get(&(digest.0, dtype)) {
                 let same_shape = leaves[first].tensor.dims() == dims;
                 if can_alias(dtype, same_shape) {
@@ -237,30 +284,22 @@ impl Writer {
             if leaves.len() > 1 {
                 here.entry((digest.0, dtype)).or_insert(i);
             }
-            plans.push(Plan::Store(digest));
+            plans.push(Plan::Store(Some(digest)));
         }
         (sources, plans)
     }
 
-    fn digest<'a>(&mut self, tensor: &'a TensorRef) -> (Source<'a>, Digest) {
+    fn source<'a>(&mut self, tensor: &'a TensorRef) -> Source<'a> {
         if let Some(bytes) = tensor.contiguous() {
-            return (Source::Memory(bytes), Digest::of(bytes));
+            return Source::Memory(bytes);
         }
-        let nbytes = tensor.nbytes();
-        let start = self.scratch.len();
-        if start + nbytes <= SCRATCH {
-            self.scratch.resize(start + nbytes, 0);
-            let piece = &mut self.scratch[start..];
-            tensor.gather().fill(piece);
-            return (Source::Scratch(start, nbytes), Digest::of(piece));
+        let (start, nbytes) = (self.scratch.len(), tensor.nbytes());
+        if start + nbytes > SCRATCH {
+            return Source::Strided(tensor);
         }
-        let mut hasher = XxHash3_128::new();
-        for_each_piece(tensor, |piece| {
-            hasher.write(piece);
-            Ok(())
-        })
-        .unwrap_or_default(); // the closure cannot fail
-        (Source::Strided(tensor), Digest(hasher.finish_128()))
+        self.scratch.resize(start + nbytes, 0);
+        tensor.gather().fill(&mut self.scratch[start..]);
+        Source::Scratch(start, nbytes)
     }
 
     /// Lays the record out, writes its bytes and commits it.
@@ -268,7 +307,7 @@ impl Writer {
         &mut self,
         record: &Record,
         sources: &[Source],
-        plans: &[Plan],
+        plans: &mut [Plan],
         new: u64,
     ) -> Result<()> {
         let names = value_names(record);
@@ -284,7 +323,7 @@ impl Writer {
         let (placed, record_at) = result?;
         for p in placed {
             let tensor = &record.leaves[p.leaf].tensor;
-            let Plan::Store(digest) = plans[p.leaf] else {
+            let Plan::Store(Some(digest)) = plans[p.leaf] else {
                 continue;
             };
             match p.external {
@@ -311,7 +350,7 @@ impl Writer {
         record: &Record,
         names: &[String],
         sources: &[Source],
-        plans: &[Plan],
+        plans: &mut [Plan],
         head: &mut Vec<u8>,
     ) -> Result<(Vec<Placed>, u64)> {
         let start = self.position;
@@ -334,21 +373,22 @@ impl Writer {
                     let node = base + head.len() as u64;
                     nodes[i] = node;
                     let external = nbytes > 0 && (self.options.external || nbytes > inline_left);
-                    let mut entry = Placed { leaf: i, node, external: None };
-                    if external {
+                    let (external, place) = if external {
                         let offset = data_end.next_multiple_of(alignment(nbytes));
                         data_end = offset + nbytes;
-                        entry.external = Some((offset, nbytes));
                         let place = Place::External { location: &data_name, offset, nbytes };
-                        put_constant(head, base, &names[i], dtype, &dims, Some(*digest), &place);
+                        (Some((offset, nbytes)), place)
                     } else {
-                        let place = Place::Inline(nbytes);
-                        put_constant(head, base, &names[i], dtype, &dims, Some(*digest), &place);
+                        (None, Place::Inline(nbytes))
+                    };
+                    let digest = Some(digest.unwrap_or(Digest(0)));
+                    let digits = put_constant(head, base, &names[i], dtype, &dims, digest, &place);
+                    placed.push(Placed { leaf: i, node, digits, external });
+                    if external.is_none() {
                         inline_left -= nbytes;
                         payload += nbytes;
                         cuts.push((head.len(), i));
                     }
-                    placed.push(entry);
                 }
                 Plan::Alias { name, hint, same_shape } => {
                     let (name, hint) = match hint {
@@ -366,8 +406,26 @@ impl Writer {
         self.reserve(next)?;
         head.extend_from_slice(&filler_header(self.end - next - FILLER_HEADER));
         self.raise_opset(opset)?;
-        self.write_external(&placed, sources)?;
-        self.write_body(head, &cuts, sources)?;
+        if self.data.is_none() && placed.iter().any(|p| p.external.is_some()) {
+            self.data = Some(DataFile::create(&self.path)?);
+        }
+        let unhashed: Vec<&Placed> =
+            placed.iter().filter(|p| matches!(plans[p.leaf], Plan::Store(None))).collect();
+        let scratch = &self.scratch;
+        let hash = || unhashed.iter().map(|p| sources[p.leaf].digest(scratch)).collect();
+        let write = || {
+            self.write_external(&placed, sources)?;
+            self.write_body(head, &cuts, sources)
+        };
+        let (digests, written): (Vec<Digest>, _) =
+            if unhashed.is_empty() { (Vec::new(), write()) } else { beside(hash, write) };
+        written?;
+        for (p, digest) in unhashed.iter().zip(digests) {
+            plans[p.leaf] = Plan::Store(Some(digest));
+            if let Some(digits) = p.digits {
+                self.file.write_all_at(digest.hex().as_bytes(), digits).at(&self.path)?;
+            }
+        }
         if self.options.sync {
             self.file.sync_data().at(&self.path)?;
         }
@@ -400,27 +458,25 @@ impl Writer {
     }
 
     /// Data first, then the commit of the record that refers to them.
-    fn write_external(&mut self, placed: &[Placed], sources: &[Source]) -> Result<()> {
-        let external: Vec<_> = placed.iter().filter_map(|p| Some((p.leaf, p.external?))).collect();
-        if external.is_empty() {
-            return Ok(());
-        }
-        if self.data.is_none() {
-            self.data = Some(DataFile::create(&self.path)?);
-        }
+    fn write_external(&self, placed: &[Placed], sources: &[Source]) -> Result<()> {
         let Some(data) = &self.data else {
             return Ok(());
         };
-        for (leaf, (offset, _)) in external {
+        let mut written = false;
+        for p in placed {
+            let Some((offset, _)) = p.external else {
+                continue;
+            };
             let mut output = Gathered::new(&data.file, offset);
-            match &sources[leaf] {
+            match &sources[p.leaf] {
                 Source::Memory(bytes) => output.push(bytes),
                 Source::Scratch(start, n) => output.push(&self.scratch[*start..start + n]),
                 Source::Strided(tensor) => output.push_strided(tensor).at(&data.path)?,
             }
             output.flush().at(&data.path)?;
+            written = true;
         }
-        if self.options.sync {
+        if written && self.options.sync {
             data.file.sync_data().at(&data.path)?;
         }
         Ok(())
@@ -434,7 +490,7 @@ impl Writer {
         head.clear();
         put_entry(&mut head, field::GRAPH_METADATA, record.key, &json);
         let empty = Record { leaves: &[], ..*record };
-        let result = self.write_record(&empty, &[], &[], &[], &mut head);
+        let result = self.write_record(&empty, &[], &[], &mut [], &mut head);
         self.head = head;
         let (_, record_at) = result?;
         self.push_index(record.key, record_at | SKIPPED_FLAG);
@@ -631,4 +687,14 @@ fn can_alias(dtype: DataType, same_shape: bool) -> bool {
     } else {
         dtype.has_reshape()
     }
+}
+
+/// Does `here`, and meanwhile `aside` on a thread of its own; after it, where none could be had.
+fn beside<A: Send, B>(aside: impl Fn() -> A + Sync, here: impl FnOnce() -> B) -> (A, B) {
+    thread::scope(|scope| {
+        let started = thread::Builder::new().spawn_scoped(scope, &aside);
+        let there = here();
+        let joined = started.ok().and_then(|thread| thread.join().ok());
+        (joined.unwrap_or_else(&aside), there)
+    })
 }
