@@ -13,8 +13,8 @@ use crate::wire::{self, filler_header, put_tag, put_varint, FILLER_HEADER, LEN};
 use crate::{Error, Result, TensorRef};
 
 const INITIAL_ARENA: u64 = 256 << 10;
-/// Strided tensors are copied so many bytes at a time.
-const PIECE: usize = 1 << 20;
+/// What is read a piece at a time: so many bytes, which stay in a core's cache.
+pub(crate) const PIECE: usize = 1 << 20;
 
 /// The unused tail of a file, and how it is cut.
 pub(crate) struct Arena {
@@ -88,7 +88,9 @@ pub(crate) fn tail<'a>(
 /// Makes a file longer, with blocks of its own if there are enough: writing is faster then.
 fn grow(file: &File, from: u64, to: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    if let (Ok(offset), Ok(length)) = (from.try_into(), (to - from).try_into()) {
+    if let (Ok(offset), Ok(length), None) =
+        (from.try_into(), (to - from).try_into(), std::env::var_os("FS_NOFALL"))
+    {
         // SAFETY: the descriptor is open; the call touches no memory.
         #[allow(unsafe_code)]
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, length) } == 0 {
@@ -128,13 +130,11 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    pub(crate) fn push_strided(&mut self, tensor: &TensorRef) -> io::Result<()> {
-        self.flush()?;
-        for_each_piece(tensor, |piece| {
-            self.file.write_all_at(piece, self.position)?;
-            self.position += piece.len() as u64;
-            Ok(())
-        })
+    /// Writes at once, behind what was flushed.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.position)?;
+        self.position += bytes.len() as u64;
+        Ok(())
     }
 
     #[allow(unsafe_code)]

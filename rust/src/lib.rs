@@ -8,6 +8,7 @@ mod disk;
 mod dtype;
 mod error;
 mod gather;
+mod hash;
 mod layout;
 mod native;
 mod parse;

@@ -1,10 +1,11 @@
 //! Which bytes are in the file already.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 use twox_hash::XxHash3_128;
 
+use crate::hash::{Hasher, LONG};
 use crate::{DataType, TensorRef};
 
 /// Digest of a tensor's logical bytes: XXH3-128.
@@ -13,7 +14,12 @@ pub(crate) struct Digest(pub(crate) u128);
 
 impl Digest {
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self(XxHash3_128::oneshot(bytes))
+        if bytes.len() < LONG {
+            return Self(XxHash3_128::oneshot(bytes));
+        }
+        let mut hasher = Hasher::new();
+        hasher.write(bytes);
+        Self(hasher.finish())
     }
 
     pub(crate) const DIGITS: u64 = size_of::<Hex>() as u64;
@@ -75,7 +81,7 @@ pub(crate) struct Original {
 #[derive(Default)]
 pub(crate) struct Identity(u64);
 
-impl Hasher for Identity {
+impl std::hash::Hasher for Identity {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -2,17 +2,16 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::thread;
-
-use twox_hash::XxHash3_128;
 
 use crate::disk::{
     check_location, create_part, file_name, for_each_piece, part_path, part_provenance, random_id,
-    tail, unlock, Arena, DataFile, Gathered,
+    tail, unlock, Arena, DataFile, Gathered, PIECE,
 };
 use crate::error::AtPath;
+use crate::hash::Hasher;
 use crate::layout::{
     alignment, field, put_alias, put_constant, put_entry, put_output, Place, BASE_OPSET, COMPLETE,
     NEXT_PART, RECORD_ALIGN,
@@ -64,18 +63,30 @@ enum Source<'a> {
 }
 
 impl Source<'_> {
+    fn for_each_piece(
+        &self,
+        scratch: &[u8],
+        each: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self {
+            Self::Memory(bytes) => bytes.chunks(PIECE).try_for_each(each),
+            Self::Scratch(start, n) => scratch[*start..start + n].chunks(PIECE).try_for_each(each),
+            Self::Strided(tensor) => for_each_piece(tensor, each),
+        }
+    }
+
     fn digest(&self, scratch: &[u8]) -> Digest {
         match self {
             Self::Memory(bytes) => Digest::of(bytes),
             Self::Scratch(start, n) => Digest::of(&scratch[*start..start + n]),
-            Self::Strided(tensor) => {
-                let mut hasher = XxHash3_128::new();
-                for_each_piece(tensor, |piece| {
+            Self::Strided(_) => {
+                let mut hasher = Hasher::new();
+                self.for_each_piece(scratch, |piece| {
                     hasher.write(piece);
                     Ok(())
                 })
                 .unwrap_or_default(); // the closure cannot fail
-                Digest(hasher.finish_128())
+                Digest(hasher.finish())
             }
         }
     }
@@ -106,7 +117,7 @@ struct Placed {
     digits: Option<u64>,
     external: Option<(u64, u64)>,
 }
-/// From so many bytes on, hashing takes longer than to start a thread for it.
+/// From so many bytes on, what is new by its sketch is read once: hashed and written piece by piece.
 const LARGE: usize = 1 << 20;
 /// Up to so much is gathered once and held until it is written; beyond, memory is read twice.
 const SCRATCH: usize = 4 << 20;
@@ -139,8 +150,6 @@ pub struct Writer {
     index: Vec<Vec<[u64; 2]>>,
     head: Vec<u8>,
     scratch: Vec<u8>,
-    /// There is a second core, which hashes while this one writes.
-    parallel: bool,
     records: u64,
     skipped: u64,
     bytes_seen: u64,
@@ -182,7 +191,6 @@ impl Writer {
             index: Vec::new(),
             head: Vec::new(),
             scratch: Vec::new(),
-            parallel: thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
             records: 0,
             skipped: 0,
             bytes_seen: 0,
@@ -243,7 +251,7 @@ impl Writer {
             sources.push(self.source(tensor));
             if tensor.nbytes() >= LARGE {
                 let sketch = Sketch::of(tensor);
-                if self.seen.note(sketch) && self.parallel {
+                if self.seen.note(sketch) {
                     plans.push(Plan::Store(None));
                     unhashed.push((sketch, i));
                     continue;
@@ -411,18 +419,10 @@ impl Writer {
         }
         let unhashed: Vec<&Placed> =
             placed.iter().filter(|p| matches!(plans[p.leaf], Plan::Store(None))).collect();
-        let scratch = &self.scratch;
-        let hash = || unhashed.iter().map(|p| sources[p.leaf].digest(scratch)).collect();
-        let write = || {
-            self.write_external(&placed, sources)?;
-            self.write_body(head, &cuts, sources)
-        };
-        let (digests, written): (Vec<Digest>, _) =
-            if unhashed.is_empty() { (Vec::new(), write()) } else { beside(hash, write) };
-        written?;
-        for (p, digest) in unhashed.iter().zip(digests) {
-            plans[p.leaf] = Plan::Store(Some(digest));
-            if let Some(digits) = p.digits {
+        self.write_external(&placed, sources, plans)?;
+        self.write_body(head, &cuts, sources, plans)?;
+        for p in unhashed {
+            if let (Plan::Store(Some(digest)), Some(digits)) = (&plans[p.leaf], p.digits) {
                 self.file.write_all_at(digest.hex().as_bytes(), digits).at(&self.path)?;
             }
         }
@@ -441,24 +441,31 @@ impl Writer {
     }
 
     /// Everything but the record's first eight bytes, which commit it, and the next arena header.
-    fn write_body(&self, head: &[u8], cuts: &[(usize, usize)], sources: &[Source]) -> Result<()> {
+    fn write_body(
+        &self,
+        head: &[u8],
+        cuts: &[(usize, usize)],
+        sources: &[Source],
+        plans: &mut [Plan],
+    ) -> Result<()> {
         let mut output = Gathered::new(&self.file, self.position + 8);
         let mut from = 8;
         for &(upto, leaf) in cuts {
             output.push(&head[from..upto]);
             from = upto;
-            match &sources[leaf] {
-                Source::Memory(bytes) => output.push(bytes),
-                Source::Scratch(start, n) => output.push(&self.scratch[*start..start + n]),
-                Source::Strided(tensor) => output.push_strided(tensor).at(&self.path)?,
-            }
+            self.write_leaf(&mut output, &sources[leaf], &mut plans[leaf]).at(&self.path)?;
         }
         output.push(&head[from..]);
         output.flush().at(&self.path)
     }
 
     /// Data first, then the commit of the record that refers to them.
-    fn write_external(&self, placed: &[Placed], sources: &[Source]) -> Result<()> {
+    fn write_external(
+        &self,
+        placed: &[Placed],
+        sources: &[Source],
+        plans: &mut [Plan],
+    ) -> Result<()> {
         let Some(data) = &self.data else {
             return Ok(());
         };
@@ -468,16 +475,41 @@ impl Writer {
                 continue;
             };
             let mut output = Gathered::new(&data.file, offset);
-            match &sources[p.leaf] {
-                Source::Memory(bytes) => output.push(bytes),
-                Source::Scratch(start, n) => output.push(&self.scratch[*start..start + n]),
-                Source::Strided(tensor) => output.push_strided(tensor).at(&data.path)?,
-            }
-            output.flush().at(&data.path)?;
+            self.write_leaf(&mut output, &sources[p.leaf], &mut plans[p.leaf])
+                .and_then(|()| output.flush())
+                .at(&data.path)?;
             written = true;
         }
         if written && self.options.sync {
             data.file.sync_data().at(&data.path)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes of a leaf, and hashes them on the way if that was left for now.
+    fn write_leaf<'a>(
+        &'a self,
+        output: &mut Gathered<'a>,
+        source: &Source<'a>,
+        plan: &mut Plan,
+    ) -> io::Result<()> {
+        if let Plan::Store(digest @ None) = plan {
+            let mut hasher = Hasher::new();
+            output.flush()?;
+            source.for_each_piece(&self.scratch, |piece| {
+                hasher.write(piece);
+                output.write(piece)
+            })?;
+            *digest = Some(Digest(hasher.finish()));
+            return Ok(());
+        }
+        match source {
+            Source::Memory(bytes) => output.push(bytes),
+            Source::Scratch(start, n) => output.push(&self.scratch[*start..start + n]),
+            Source::Strided(_) => {
+                output.flush()?;
+                source.for_each_piece(&self.scratch, |piece| output.write(piece))?;
+            }
         }
         Ok(())
     }
@@ -687,14 +719,4 @@ fn can_alias(dtype: DataType, same_shape: bool) -> bool {
     } else {
         dtype.has_reshape()
     }
-}
-
-/// Does `here`, and meanwhile `aside` on a thread of its own; after it, where none could be had.
-fn beside<A: Send, B>(aside: impl Fn() -> A + Sync, here: impl FnOnce() -> B) -> (A, B) {
-    thread::scope(|scope| {
-        let started = thread::Builder::new().spawn_scoped(scope, &aside);
-        let there = here();
-        let joined = started.ok().and_then(|thread| thread.join().ok());
-        (joined.unwrap_or_else(&aside), there)
-    })
 }
