@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import faststeal as fs
-from faststeal._core import Reader
+from faststeal._core import Reader, Writer
 from faststeal.capture import FaststealWarning
 from faststeal.dump import Dump, Key, Skipped
+from faststeal.rebuild import compiled
 
 X = torch.arange(6, dtype=torch.float32).reshape(2, 3)
 
@@ -358,10 +359,23 @@ def test_copies_are_not_read_far_ahead(tmp_path):
         for n in range(5):
             capture.append(str(n), torch.full((2 << 20,), float(n)))
     numbers = range(5)
-    assert len(Reader(str(path), "private").records(numbers)) == 5
-    assert len(Reader(str(path), "pread").records(numbers)) == 3  # once 16 MiB were exceeded
+    assert len(Reader(str(path), "private").records(numbers, Key, compiled)) == 5
+    read = Reader(str(path), "pread").records(numbers, Key, compiled)
+    assert len(read) == 3  # once 16 MiB were exceeded
     found = fs.load(path, mode="pread")
     assert [value[0].item() for value in found.values()] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_what_stands_before_a_bad_record_is_read(tmp_path):
+    path = tmp_path / "run.onnx"
+    writer = Writer(str(path), "{}")
+    for name, tree in [("a", '{"tensor":0}'), ("b", '{"tensor":1}'), ("c", '{"tensor":0}')]:
+        writer.write(f"{name}/0/O", f"{name}/0/O", tree, [""], [X], "")
+    writer.close()
+    items = iter(fs.load(path).items())
+    assert next(items)[0] == ("a", 0, "O")
+    with pytest.raises(fs.FormatError, match="expected a record of 2 tensors, found 1"):
+        next(items)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The compiled core: bytes and the file. Trees, classes and names belong to the Python side."""
 
-from collections.abc import Sequence
-from typing import Literal, final
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, final
 
 from torch import Tensor
 from typing_extensions import Self
@@ -9,6 +9,7 @@ from typing_extensions import Self
 __all__ = [
     "FaststealError",
     "FormatError",
+    "Make",
     "NotPlainError",
     "Reader",
     "Writer",
@@ -155,9 +156,18 @@ class Reader:
     def record(self, index: int) -> tuple[str, list[Tensor]]:
         """The tree (JSON text) of a record and its tensors, which share memory with the map."""
     def records(
-        self, indices: Sequence[int]
-    ) -> list[tuple[tuple[str, int, str], str, list[Tensor]]]:
-        """Key, tree and tensors of each of `indices`, in one call."""
+        self,
+        indices: Sequence[int],
+        key_class: type[tuple[str, int, str]],
+        compiled: Callable[[str], Make],
+    ) -> list[tuple[Any, Any]]:
+        """Key and object of `indices`, or of the first of them: of those before one that fails.
+
+        Args:
+            indices: Numbers of records.
+            key_class: What a key becomes; the name alone is the key where the kind is `"A"`.
+            compiled: Gives the function of tensors for a tree, whose objects are returned.
+        """
     def info(self, index: int) -> str:
         """Everything known of a record but its values: JSON text, an object.
 
@@ -171,6 +181,42 @@ class Reader:
         """Check all that opening leaves out: checksums, duplicates, index. One line per problem."""
     def close(self) -> None:
         """Refuse further reads. Tensors that were handed out stay valid."""
+
+@final
+class Make:
+    """A function of a record's tensors that makes an object, or a part of one.
+
+    Where one takes others, these may be any function of the list of tensors.
+    """
+
+    @staticmethod
+    def constant(value: object) -> Make:
+        """Give the same immutable value each time."""
+    @staticmethod
+    def pick(index: int) -> Make:
+        """Give one of the tensors."""
+    @staticmethod
+    def list(makes: Sequence[Callable[[Any], object]]) -> Make:
+        """Make a list; constant it never is."""
+    @staticmethod
+    def tuple(makes: Sequence[Callable[[Any], object]]) -> Make:
+        """Make a tuple, the same each time if all in it is."""
+    @staticmethod
+    def dict(keys: Sequence[object], makes: Sequence[Callable[[Any], object]]) -> Make:
+        """Make a dict with these keys."""
+    @staticmethod
+    def record(count: int, make: Callable[[Any], object]) -> Make:
+        """Make an object of at least `count` tensors.
+
+        The function raises `FormatError` where there are fewer, or `make` raises an error.
+        """
+
+    @property
+    def is_constant(self) -> bool: ...
+    @property
+    def value(self) -> Any:
+        """The constant; `None` if it is not one."""
+    def __call__(self, tensors: Sequence[Tensor]) -> Any: ...
 
 def repair(path: str) -> list[str]:
     """Mend on disk what a kill left in `path`; returns what was done, a line each.

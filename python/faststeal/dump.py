@@ -18,7 +18,7 @@ import torch
 
 from faststeal._core import FormatError, Reader
 from faststeal.placing import placed, usable
-from faststeal.rebuild import unflatten
+from faststeal.rebuild import compiled, unflatten
 
 __all__ = ["Dump", "Key", "Leaf", "Skipped", "load"]
 
@@ -159,15 +159,16 @@ class Dump(Mapping[AnyKey, Any]):
 
     def _read_all(self) -> Iterator[tuple[AnyKey, Any]]:
         self._check_open()
-        restored, new = unflatten if self._device is None else self._restored, tuple.__new__
         there = [i for i, out in enumerate(self._left_out) if not out]
+        if self._device is not None:
+            keys = self._all_keys()
+            yield from ((keys[i], self._restored(*self._reader.record(i))) for i in there)
+            return
         start = 0
         while start < len(there):
-            found = self._reader.records(there[start : start + _AT_A_TIME])
+            found = self._reader.records(there[start : start + _AT_A_TIME], Key, compiled)
             start += len(found)
-            for key, tree, tensors in found:
-                # Of hundreds of records a millisecond: written out, two calls are saved for each.
-                yield key[0] if key[2] == "A" else new(Key, key), restored(tree, tensors)
+            yield from found
 
     def _restored(self, tree: str, tensors: list[torch.Tensor]) -> Any:
         if self._device is not None:

@@ -1,7 +1,7 @@
-"""From the tree's text back to the object: a text is compiled once to closures, and remembered.
+"""From the tree's text back to the object: a text is compiled once to functions, and remembered.
 
 A text is checked while it is compiled: whatever it holds, the only code it can choose is that of
-the tags below and of the classes that `classes.py` lets it name. Closures make every mutable
+the tags below and of the classes that `classes.py` lets it name. The functions make every mutable
 container anew at each call.
 """
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 import base64
 import collections
 import json
-import operator
 import pathlib
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ._core import FormatError
+from ._core import FormatError, Make
 from .arrays import ARRAY_COMPOSERS, find_array_dtype
 from .classes import Opaque, find_reference
 from .compose import COMPOSERS, find_dtype, find_layout
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    Make = Callable[[Sequence[Tensor]], Any]
+    Making = Callable[[Sequence[Tensor]], Any]
 
-__all__ = ["unflatten"]
+__all__ = ["compiled", "unflatten"]
 
 # A writer stops at 100; some nodes nest by two.
 _MAX_DEPTH = 250
@@ -51,24 +50,21 @@ def unflatten(tree: str, tensors: Sequence[Tensor]) -> object:
     Raises:
         FormatError: The text is no such tree, or does not fit the tensors.
     """
+    return compiled(tree)(tensors)
+
+
+_compiled: dict[str, Make] = {}
+
+
+def compiled(tree: str) -> Make:
+    """Return the function that makes of a record's tensors the object that a tree describes.
+
+    Raises:
+        FormatError: The text is no such tree. The function raises it where the tensors don't fit.
+    """
     found = _compiled.get(tree)
-    if found is None:
-        found = _compile(tree)
-    count, make = found
-    if len(tensors) < count:
-        raise FormatError(f"tree: expected a record of {count} tensors, found {len(tensors)}")
-    try:
-        return make(tensors)
-    except FormatError:
-        raise
-    except Exception as error:
-        raise FormatError(f"tree: expected parts that fit together: {error}") from error
-
-
-_compiled: dict[str, tuple[int, Make]] = {}
-
-
-def _compile(tree: str) -> tuple[int, Make]:
+    if found is not None:
+        return found
     compiler = _Compiler()
     try:
         node = json.loads(tree, parse_constant=_no_constant)
@@ -77,7 +73,7 @@ def _compile(tree: str) -> tuple[int, Make]:
         raise
     except Exception as error:
         raise FormatError(f"tree: expected JSON text in the grammar of trees: {error}") from error
-    found = compiler.count, make
+    found = Make.record(compiler.count, make)
     if len(tree) < _LONG:
         if len(_compiled) >= _REMEMBERED:
             _compiled.clear()
@@ -94,30 +90,6 @@ def _refuse(where: str, expected: str, found: object) -> NoReturn:
     raise FormatError(f"{where}: expected {expected}, found {text[:80]}")
 
 
-class _Const:
-    """Makes the same immutable value each time."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __call__(self, _tensors: Sequence[Tensor]) -> object:
-        return self.value
-
-
-class _Pick:
-    """Gives one tensor of the record."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
-        return tensors[self.index]
-
-
 # Members whose name is another thing to Python.
 _ARGUMENTS = {"class": "name", "bytes": "data", "name": "member"}
 
@@ -128,19 +100,19 @@ class _Compiler:
     def __init__(self) -> None:
         self.count = 0
 
-    def node(self, node: object, where: str, depth: int) -> Make:
+    def node(self, node: object, where: str, depth: int) -> Making:
         """Compile any node."""
         if depth > _MAX_DEPTH:
             raise FormatError(f"{where[:200]}: expected at most {_MAX_DEPTH} levels")
         if node is None or type(node) in {bool, int, float, str}:
-            return _Const(node)
+            return Make.constant(node)
         if type(node) is list:
-            return _make_list(self.nodes(node, where, depth))
+            return Make.list(self.nodes(node, where, depth))
         if type(node) is not dict or len(node) != 1:
             _refuse(where, "a value, a list, or an object with one member, the tag", node)
         [(tag, body)] = node.items()
         where = f"{where}.{tag}"[:1000]
-        reader: Callable[..., Make] | None = _TAGS.get(tag)
+        reader: Callable[..., Making] | None = _TAGS.get(tag)
         if reader is not None:
             return reader(self, body, where, depth + 1)
         composer = COMPOSERS.get(tag) or ARRAY_COMPOSERS.get(tag)
@@ -148,13 +120,13 @@ class _Compiler:
             _refuse(where, "a tag of the grammar", tag)
         return self.composed(*composer, body, where, depth + 1)
 
-    def nodes(self, nodes: object, where: str, depth: int) -> list[Make]:
+    def nodes(self, nodes: object, where: str, depth: int) -> list[Making]:
         """Compile a list of nodes."""
         if type(nodes) is not list:
             _refuse(where, "a list of nodes", nodes)
         return [self.node(node, f"{where}[{i}]", depth + 1) for i, node in enumerate(nodes)]
 
-    def pairs(self, pairs: object, where: str, depth: int) -> list[tuple[Make, Make]]:
+    def pairs(self, pairs: object, where: str, depth: int) -> list[tuple[Making, Making]]:
         """Compile a list of keys and values."""
         if type(pairs) is not list:
             _refuse(where, "a list of [key, value]", pairs)
@@ -166,10 +138,10 @@ class _Compiler:
             compiled.append((self.node(pair[0], at, depth + 1), self.node(pair[1], at, depth + 1)))
         return compiled
 
-    def fields(self, fields: object, where: str, depth: int) -> Make:
+    def fields(self, fields: object, where: str, depth: int) -> Making:
         """Compile a list of names and values."""
         compiled = self.pairs(fields, where, depth)
-        names = [key.value if type(key) is _Const else None for key, _ in compiled]
+        names = [_constant(key) for key, _ in compiled]
         if not all(type(name) is str for name in names):
             _refuse(where, "a list of [name, value]", fields)
         makes = [make for _, make in compiled]
@@ -182,7 +154,7 @@ class _Compiler:
         body: object,
         where: str,
         depth: int,
-    ) -> Make:
+    ) -> Making:
         """Compile a node of tensors or arrays in parts."""
         if type(body) is not dict:
             _refuse(where, "an object", body)
@@ -190,7 +162,7 @@ class _Compiler:
         for name in body:
             if name not in known:
                 _refuse(where, f"members of {', '.join(known)}", name)
-        makes: list[tuple[str, Make]] = []
+        makes: list[tuple[str, Making]] = []
         for name, kind in members.items():
             key = name.rstrip("?")
             if key not in body:
@@ -202,12 +174,12 @@ class _Compiler:
             makes.append((argument, self.member(kind, body[key], at, depth)))
         return lambda ts: compose(**{name: make(ts) for name, make in makes})
 
-    def member(self, kind: str, value: object, where: str, depth: int) -> Make:
+    def member(self, kind: str, value: object, where: str, depth: int) -> Making:
         """Compile one member of such a node."""
         if kind == "node":
             return self.node(value, where, depth)
         if kind == "nodes":
-            return _make_list(self.nodes(value, where, depth))
+            return Make.list(self.nodes(value, where, depth))
         if kind == "pairs":
             return _make_pairs(self.pairs(value, where, depth))
         if kind == "fields":
@@ -216,97 +188,62 @@ class _Compiler:
         if kind in expected:
             if type(value) is not expected[kind]:
                 _refuse(where, f"a value of type {kind}", value)
-            return _Const(value)
+            return Make.constant(value)
         item = {"ints": int, "strs": str}[kind]
         if type(value) is not list or not all(type(one) is item for one in value):
             _refuse(where, f"a list of {item.__name__}", value)
-        return _Const(tuple(value))
+        return Make.constant(tuple(value))
 
 
 # Containers.
 
 
-def _picks(makes: list[Make]) -> Callable[[Any], tuple[Tensor, ...]] | None:
-    """Return what picks all items at once, where all are tensors."""
-    if len(makes) < 2 or not all(type(make) is _Pick for make in makes):
-        return None
-    return operator.itemgetter(*(make.index for make in makes))  # type: ignore[attr-defined]
+def _constant(make: Making) -> Any:
+    """Return the value that is made each time, None where it is not the same."""
+    return make.value if type(make) is Make else None
 
 
-def _make_list(makes: list[Make]) -> Make:
-    picks = _picks(makes)
-    if picks is not None:
-        return lambda ts: list(picks(ts))
-    return lambda ts: [make(ts) for make in makes]
-
-
-def _make_tuple(makes: list[Make]) -> Make:
-    picks = _picks(makes)
-    if picks is not None:
-        return picks
-    if all(type(make) is _Const for make in makes):
-        return _Const(tuple(make.value for make in makes))  # type: ignore[attr-defined]
-    if len(makes) == 1:
-        [only] = makes
-        if type(only) is _Pick:
-            index = only.index
-            return lambda ts: (ts[index],)
-        return lambda ts: (only(ts),)
-    if len(makes) == 2:
-        first, second = makes
-        return lambda ts: (first(ts), second(ts))
-    return lambda ts: tuple([make(ts) for make in makes])
-
-
-def _make_pairs(pairs: list[tuple[Make, Make]]) -> Make:
+def _make_pairs(pairs: list[tuple[Making, Making]]) -> Making:
     """Make a list of keys and values."""
     return lambda ts: [(as_key(key(ts)), make(ts)) for key, make in pairs]
 
 
-def _make_dict(pairs: list[tuple[Make, Make]]) -> Make:
-    if not pairs:
-        return lambda _: {}
-    if any(type(key) is not _Const for key, _ in pairs):
+def _make_dict(pairs: list[tuple[Making, Making]]) -> Making:
+    if not all(type(key) is Make and key.is_constant for key, _ in pairs):
         return lambda ts: {as_key(key(ts)): make(ts) for key, make in pairs}
-    keys = [key.value for key, _ in pairs]  # type: ignore[attr-defined]
-    makes = [make for _, make in pairs]
+    keys = [_constant(key) for key, _ in pairs]
     dict.fromkeys(keys)  # refuses keys that cannot be hashed
-    if all(type(make) is _Pick for make in makes):
-        indices = [make.index for make in makes]  # type: ignore[attr-defined]
-        named = list(zip(keys, indices, strict=True))
-        return lambda ts: {key: ts[i] for key, i in named}
-    both = list(zip(keys, makes, strict=True))
-    return lambda ts: {key: make(ts) for key, make in both}
+    return Make.dict(keys, [make for _, make in pairs])
 
 
 # Tags. Each reader takes the compiler, the tag's body, where it stands, and its depth.
 
 
-def _tensor(compiler: _Compiler, body: Any, where: str, _depth: int) -> Make:
+def _tensor(compiler: _Compiler, body: Any, where: str, _depth: int) -> Making:
     if type(body) is not int or not 0 <= body < 1 << 31:
         _refuse(where, "the number of a tensor", body)
     compiler.count = max(compiler.count, body + 1)
-    return _Pick(body)
+    return Make.pick(body)
 
 
-def _tuple(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
-    return _make_tuple(compiler.nodes(body, where, depth))
+def _tuple(compiler: _Compiler, body: Any, where: str, depth: int) -> Making:
+    return Make.tuple(compiler.nodes(body, where, depth))
 
 
-def _dict(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+def _dict(compiler: _Compiler, body: Any, where: str, depth: int) -> Making:
     return _make_dict(compiler.pairs(body, where, depth))
 
 
 def _listed(wrap: Callable[[list[Any]], object]) -> Any:
-    def read(compiler: _Compiler, body: object, where: str, depth: int) -> Make:
-        make = _make_list(compiler.nodes(body, where, depth))
+    def read(compiler: _Compiler, body: object, where: str, depth: int) -> Making:
+        make = Make.list(compiler.nodes(body, where, depth))
         return lambda ts: wrap(make(ts))
 
     return read
 
 
 def _paired(wrap: Callable[[list[Any]], object]) -> Any:
-    def read(compiler: _Compiler, body: object, where: str, depth: int) -> Make:
+    def read(compiler: _Compiler, body: object, where: str, depth: int) -> Making:
         make = _make_pairs(compiler.pairs(body, where, depth))
         return lambda ts: wrap(make(ts))
 
@@ -316,11 +253,11 @@ def _paired(wrap: Callable[[list[Any]], object]) -> Any:
 def _text(read: Callable[[str], object]) -> Any:
     """A value that is written as a string, immutable."""
 
-    def reader(_compiler: _Compiler, body: object, where: str, _depth: int) -> Make:
+    def reader(_compiler: _Compiler, body: object, where: str, _depth: int) -> Making:
         if type(body) is not str:
             _refuse(where, "a string", body)
         try:
-            return _Const(read(body))
+            return Make.constant(read(body))
         except Exception as error:
             raise FormatError(f"{where}: expected another text, {error}") from error
 
@@ -328,23 +265,21 @@ def _text(read: Callable[[str], object]) -> Any:
 
 
 def _null(value: object) -> Any:
-    def reader(_compiler: _Compiler, body: object, where: str, _depth: int) -> Make:
+    def reader(_compiler: _Compiler, body: object, where: str, _depth: int) -> Making:
         if body is not None:
             _refuse(where, "null", body)
-        return _Const(value)
+        return Make.constant(value)
 
     return reader
 
 
 def _ints(read: Callable[[list[int]], object]) -> Any:
-    def reader(compiler: _Compiler, body: object, where: str, depth: int) -> Make:
-        values = [
-            m.value if type(m) is _Const else None for m in compiler.nodes(body, where, depth)
-        ]
+    def reader(compiler: _Compiler, body: object, where: str, depth: int) -> Making:
+        values = [_constant(make) for make in compiler.nodes(body, where, depth)]
         if not all(type(value) is int for value in values):
             _refuse(where, "a list of int", body)
         try:
-            return _Const(read(values))  # type: ignore[arg-type]
+            return Make.constant(read(values))
         except Exception as error:
             raise FormatError(f"{where}: expected other numbers, {error}") from error
 
@@ -382,8 +317,8 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def _bytearray(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
-    content = _text(_bytes)(compiler, body, where, depth).value
+def _bytearray(compiler: _Compiler, body: Any, where: str, depth: int) -> Making:
+    content = _constant(_text(_bytes)(compiler, body, where, depth))
     return lambda _: bytearray(content)
 
 
@@ -403,16 +338,16 @@ def _class(name: str) -> object:
     return find_reference(name) or Opaque("builtins:type", name)
 
 
-def _deque(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+def _deque(compiler: _Compiler, body: Any, where: str, depth: int) -> Making:
     _members(body, where, {"items", "maxlen"})
     length = body["maxlen"]
     if length is not None and (type(length) is not int or not 0 <= length < 1 << 62):
         _refuse(where, "a length or null", length)
-    make = _make_list(compiler.nodes(body["items"], where, depth))
+    make = Make.list(compiler.nodes(body["items"], where, depth))
     return lambda ts: collections.deque(make(ts), length)
 
 
-def _defaultdict(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+def _defaultdict(compiler: _Compiler, body: Any, where: str, depth: int) -> Making:
     _members(body, where, {"factory", "items"})
     factory = compiler.node(body["factory"], where, depth)
     make = _make_pairs(compiler.pairs(body["items"], where, depth))
@@ -430,14 +365,14 @@ def _counter(pairs: list[tuple[object, int]]) -> object:
     return counter
 
 
-def _opaque(_compiler: _Compiler, body: Any, where: str, _depth: int) -> Make:
+def _opaque(_compiler: _Compiler, body: Any, where: str, _depth: int) -> Making:
     _members(body, where, {"class", "repr"})
     if type(body["class"]) is not str or type(body["repr"]) is not str:
         _refuse(where, "two strings", body)
-    return _Const(Opaque(body["class"], body["repr"]))
+    return Make.constant(Opaque(body["class"], body["repr"]))
 
 
-def _object(compiler: _Compiler, body: Any, where: str, depth: int) -> Make:
+def _object(compiler: _Compiler, body: Any, where: str, depth: int) -> Making:
     if type(body) is not dict or type(body.get("kind")) is not str:
         _refuse(where, "an object with a kind", body)
     known = KINDS.get(body["kind"])

@@ -37,4 +37,6 @@ pub use writer::{Options, Writer};
 #[cfg(feature = "python")]
 mod dlpack;
 #[cfg(feature = "python")]
+mod make;
+#[cfg(feature = "python")]
 mod python;

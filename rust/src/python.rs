@@ -1,5 +1,6 @@
 //! The only file that knows Python: tensors in, tensors out, errors across.
 
+use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hash::BuildHasherDefault;
@@ -12,12 +13,13 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyType};
+use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple, PyType};
 use pyo3::{create_exception, ffi, intern};
 
 use crate::dlpack::{
     DLDataType, DLDevice, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, CPU, VERSION,
 };
+use crate::make::{Make, Tensors};
 use crate::native::Found;
 use crate::parse::MOST_RANK;
 use crate::record::{key_hash, split_key};
@@ -35,14 +37,14 @@ const MOST_COPIED: usize = 16 << 20;
 const SMALL: usize = 64 << 10;
 
 /// Classes with two bases, which `create_exception` cannot make.
-struct Errors {
-    format: Py<PyType>,
+pub(crate) struct Errors {
+    pub(crate) format: Py<PyType>,
     not_plain: Py<PyType>,
 }
 
 static ERRORS: PyOnceLock<Errors> = PyOnceLock::new();
 
-fn errors(py: Python<'_>) -> PyResult<&Errors> {
+pub(crate) fn errors(py: Python<'_>) -> PyResult<&Errors> {
     ERRORS.get_or_try_init(py, || {
         let own = py.get_type::<FaststealError>();
         let make = |module: &str, name: &str, doc: &str, also: Bound<'_, PyType>| {
@@ -90,15 +92,19 @@ impl From<Error> for PyErr {
                 },
                 Error::Replaced(_) => PyOSError::new_err(message),
                 Error::Locked(_) => PyBlockingIOError::new_err(message),
-                Error::Format { .. } => match errors(py) {
-                    Ok(errors) => PyErr::from_type(errors.format.bind(py).clone(), message),
-                    Err(error) => error,
-                },
+                Error::Format { .. } => format_error(py, message),
                 Error::Closed(_) | Error::Name { .. } => PyValueError::new_err(message),
                 Error::Index { .. } => PyIndexError::new_err(message),
                 Error::TooLarge { .. } => FaststealError::new_err(message),
             }
         })
+    }
+}
+
+pub(crate) fn format_error(py: Python<'_>, message: String) -> PyErr {
+    match errors(py) {
+        Ok(errors) => PyErr::from_type(errors.format.bind(py).clone(), message),
+        Err(error) => error,
     }
 }
 
@@ -485,7 +491,7 @@ impl Reader {
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Vec<PyKey<'py>>> {
         let (reader, mut texts) = (self.open()?, Texts::default());
         let keys = reader.keys()?;
-        Ok(keys.iter().filter_map(|key| texts.key(py, key)).collect())
+        keys.iter().filter_map(|key| texts.key(py, key).transpose()).collect()
     }
 
     fn skipped(&self) -> PyResult<Vec<bool>> {
@@ -511,21 +517,47 @@ impl Reader {
         Ok((tree, all_to_torch(py, api, tensors)?))
     }
 
+    /// Keys and objects. `key_class` is made of a tuple; `compiled` makes a [`Make`] of a tree.
     #[allow(clippy::needless_pass_by_value)] // a Python call
-    fn records<'py>(&self, py: Python<'py>, indices: Vec<usize>) -> PyResult<Vec<PyRecord<'py>>> {
+    fn records<'py>(
+        &self,
+        py: Python<'py>,
+        indices: Vec<usize>,
+        key_class: &Bound<'py, PyType>,
+        compiled: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
         let (api, reader) = (exchange(py)?, self.open()?);
-        let (mut texts, mut found) = (Texts::default(), Found::default());
+        let new_tuple = py.get_type::<PyTuple>().getattr(intern!(py, "__new__"))?;
+        let (mut texts, mut makes, mut found) =
+            (Texts::default(), Known::<Make>::default(), Found::default());
         let (mut out, mut copied) = (Vec::with_capacity(indices.len()), 0);
-        for i in indices {
+        let mut read = |i| {
             reader.read(i, &mut found)?;
-            let Some(key) = texts.key(py, &found.key) else {
+            let Some((name, iteration, kind)) = texts.key(py, &found.key)? else {
                 return Err(PyValueError::new_err(format!("record {i} has no key")));
             };
+            let key = if found.key.ends_with("/A") {
+                name.into_any()
+            } else {
+                new_tuple.call1((key_class, (name, iteration, kind)))?
+            };
+            let compile = || Ok(compiled.call1((&found.tree,))?.cast_into::<Make>()?);
+            let make = makes.get(&found.tree, compile)?;
             copied += found.tensors.iter().map(Tensor::copied).sum::<usize>();
-            let tensors = all_to_torch(py, api, found.tensors.drain(..))?;
-            out.push((key, texts.text(py, &found.tree), tensors));
-            if copied > MOST_COPIED {
-                break;
+            let tensors = Tensors::new(all_to_torch(py, api, found.tensors.drain(..))?);
+            Ok((key, make.get().make(py, &tensors)?, copied > MOST_COPIED))
+        };
+        for i in indices {
+            match read(i) {
+                Ok((key, object, enough)) => {
+                    out.push((key, object));
+                    if enough {
+                        break;
+                    }
+                }
+                // What was read before is given first; the next call tells.
+                Err(_) if !out.is_empty() => break,
+                Err(error) => return Err(error),
             }
         }
         Ok(out)
@@ -565,29 +597,47 @@ impl Reader {
 }
 
 type PyKey<'py> = (Bound<'py, PyString>, u64, Bound<'py, PyString>);
-type PyRecord<'py> = (PyKey<'py>, Bound<'py, PyString>, Vec<Bound<'py, PyAny>>);
 
-/// Texts come again and again: names with each call and kind, trees with most calls.
-#[derive(Default)]
-struct Texts<'py> {
-    /// By their hash: those that share one are made again.
-    made: HashMap<u64, (String, Bound<'py, PyString>), BuildHasherDefault<Identity>>,
+/// Objects made of texts that come again and again.
+struct Known<'py, T> {
+    /// By the text's hash: those that share one are made again.
+    made: HashMap<u64, (String, Bound<'py, T>), BuildHasherDefault<Identity>>,
 }
 
-impl<'py> Texts<'py> {
-    fn text(&mut self, py: Python<'py>, text: &str) -> Bound<'py, PyString> {
-        let new = || (text.to_owned(), PyString::new(py, text));
-        let (known, object) = self.made.entry(key_hash(text)).or_insert_with(new);
-        if known == text {
-            object.clone()
-        } else {
-            PyString::new(py, text)
+impl<T> Default for Known<'_, T> {
+    fn default() -> Self {
+        Self { made: HashMap::default() }
+    }
+}
+
+impl<'py, T> Known<'py, T> {
+    fn get(
+        &mut self,
+        text: &str,
+        make: impl FnOnce() -> PyResult<Bound<'py, T>>,
+    ) -> PyResult<Bound<'py, T>> {
+        match self.made.entry(key_hash(text)) {
+            Entry::Occupied(entry) if entry.get().0 == text => Ok(entry.get().1.clone()),
+            Entry::Occupied(_) => make(),
+            Entry::Vacant(entry) => Ok(entry.insert((text.to_owned(), make()?)).1.clone()),
         }
     }
+}
 
-    fn key(&mut self, py: Python<'py>, key: &str) -> Option<PyKey<'py>> {
-        let (name, iteration, kind) = split_key(key)?;
-        Some((self.text(py, name), iteration, self.text(py, kind)))
+/// Names come with each call and kind.
+#[derive(Default)]
+struct Texts<'py>(Known<'py, PyString>);
+
+impl<'py> Texts<'py> {
+    fn text(&mut self, py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyString>> {
+        self.0.get(text, || Ok(PyString::new(py, text)))
+    }
+
+    fn key(&mut self, py: Python<'py>, key: &str) -> PyResult<Option<PyKey<'py>>> {
+        let Some((name, iteration, kind)) = split_key(key) else {
+            return Ok(None);
+        };
+        Ok(Some((self.text(py, name)?, iteration, self.text(py, kind)?)))
     }
 }
 
@@ -603,6 +653,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FaststealError", py.get_type::<FaststealError>())?;
     module.add("FormatError", &errors(py)?.format)?;
     module.add("NotPlainError", &errors(py)?.not_plain)?;
+    module.add_class::<Make>()?;
     module.add_class::<Reader>()?;
     module.add_class::<Writer>()?;
     module.add_function(wrap_pyfunction!(repair, module)?)
