@@ -77,7 +77,8 @@ impl Make {
             Plan::Record(count, make) => {
                 let found = tensors.all.len();
                 if found < *count {
-                    let message = format!("tree: expected a record of {count} tensors, found {found}");
+                    let message =
+                        format!("tree: expected a record of {count} tensors, found {found}");
                     return Err(format_error(py, message));
                 }
                 make.get().make(py, tensors).map_err(|error| unfit(py, error))
